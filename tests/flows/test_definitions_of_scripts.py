@@ -488,7 +488,7 @@ def test_classes_that_a_script_makes_in_a_module_of_a_library_are_there_in_the_j
     assert last_json(out) == [[3], [1, 2], [1, 2], [True, True, True], True, [1.0], True]
 
 
-_SECRETS = ("TOKEN", "HUB_PASSPHRASE", "api_key", "password", "secret", "credential")
+_SECRETS = ("TOKEN", "HUB_PASSPHRASE", "api_key", "password", "secret", "credential", "client_secret")
 
 
 def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_and_a_line_says_so(
@@ -525,6 +525,10 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
         Account = collections.namedtuple("Account", ["credential"])
         SETTINGS = Settings("".join(["tr0ub4dor", "-and-7"]))
         ACCOUNT = Account("".join(["tr0ub4dor", "-and-8"]))
+        class Form:
+            _fields = property(dict)  # not those of a named tuple
+            def __init__(self, client_secret): self.client_secret = client_secret
+        FORM = Form("".join(["tr0ub4dor", "-and-9"]))
         def login(): return TOKEN
         def fetch(): return login()
         def again(): return kept
@@ -533,6 +537,7 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
         def logged_in(): return LOGIN
         def set_up(): return SETTINGS
         def account(): return ACCOUNT
+        def form(): return FORM
         def default(word=TOKEN): return word
         def close_over(word):
             return lambda: word
@@ -547,6 +552,7 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
         library.register("object", logged_in)
         library.register("slots", set_up)
         library.register("tuple", account)
+        library.register("form", form)
         library.register("class", Kept)
         library.register("default", default)
         library.register("closure", closure)
@@ -562,7 +568,7 @@ def test_a_registration_that_needs_what_may_be_a_secret_stays_with_the_client_an
 
     assert last_json(done.stdout) == ["walk"]
     needed = [re.findall(rf"it needs {name}, which may be a secret", done.stderr) for name in (*_SECRETS, "pad_token")]
-    assert [*map(len, needed)] == [1, 1, 1, 1, 1, 1, 0], done.stderr
+    assert [*map(len, needed)] == [1, 1, 1, 1, 1, 1, 1, 0], done.stderr
     stored = [path.read_bytes() for path in (home / "store").rglob("*") if path.is_file()]
     packed = [base64.b64decode(text) for data in stored for text in re.findall(rb"(?:[A-Za-z0-9+/]{4}){10,}", data)]
     assert any(b"walk" in data for data in packed)  # what is sent with an order

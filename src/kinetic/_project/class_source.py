@@ -104,16 +104,20 @@ def secrets(text: str) -> dict[bytes, str]:
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     """Return names and values of a dict, an object or a class of the script, as its ``args`` or ``CONFIG``."""
+    found: list[tuple[str, Any]] = []
     with contextlib.suppress(Exception):  # a stranger's object may raise anything when touched, or answer anything
         if isinstance(value, ModuleType | FunctionType) or (isinstance(value, type) and value.__module__ != "__main__"):
             return []
         if not isinstance(space := value if isinstance(value, dict) else getattr(value, "__dict__", {}), Mapping):
             return []
-        slots = getattr(type(value), "_fields", None) or copyreg._slotnames(type(value))  # type: ignore[attr-defined] # noqa: SLF001 - as pickle
         if len(space) < _MANY:
-            own = [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
-            return [*own, *((name, each) for name, each in [*space.items()] if isinstance(name, str))]
-    return []
+            found += [(name, each) for name, each in [*space.items()] if isinstance(name, str)]
+        named = getattr(type(value), "_fields", None)  # of a named tuple
+        slots = named if isinstance(named, tuple) else copyreg._slotnames(type(value))  # type: ignore[attr-defined] # noqa: SLF001 - as pickle
+        for name in slots:
+            with contextlib.suppress(Exception):
+                found.append((name, getattr(value, name)))
+    return found
 
 
 @functools.lru_cache(1)
