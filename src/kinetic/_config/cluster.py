@@ -45,6 +45,7 @@ _LISTS = (
 )  # of the settings; in JSON they have no other form
 _CLAIM = re.compile(r"(?P<claim>[^/:]+)(?:/(?P<folder>[^:]+))?(?P<read_only>:ro)?")
 _OF_THE_POD = ("/dev", "/kinetic", "/proc", "/sys")  # no volume may hide them
+_ITS_OWN = ("/", "/tmp", "/var/tmp")  # nor these, but there may be one below: in a warm pod, they are emptied # noqa: S108
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")  # of taints
 _LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # as getpass asks for them
 
@@ -273,7 +274,7 @@ def _volume_claim(text: str) -> VolumeClaim:
     if not path.startswith("/") or ":" in path or not found or ".." in source.split("/"):
         raise ValueError(f"{text!r} is not a volume: expected /path=claim, /path=claim/folder, or /path=claim:ro")
     path = os.path.normpath(f"/{path.lstrip('/')}")
-    if path == "/" or any(path == own or path.startswith(f"{own}/") for own in _OF_THE_POD):
+    if path in _ITS_OWN or any(path == own or path.startswith(f"{own}/") for own in _OF_THE_POD):
         raise ValueError(f"{path} cannot be a volume: it would hide what every pod needs")
     return VolumeClaim(path, _name(found["claim"]), (found["folder"] or "").strip("/"), bool(found["read_only"]))
 

@@ -269,6 +269,7 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_VOLUME_CLAIMS", "/data=Sets", "lower-case letters"),
         ("KINETIC_VOLUME_CLAIMS", "/data=a,/data/=b", "/data is there twice"),
         ("KINETIC_VOLUME_CLAIMS", "//=a", "it would hide what every pod needs"),
+        ("KINETIC_VOLUME_CLAIMS", "/tmp/=a", "it would hide what every pod needs"),
         ("KINETIC_VOLUME_CLAIMS", "/kinetic/x=a", "it would hide what every pod needs"),
         ("KINETIC_TTL_HOURS", "soon", "more than 0"),
         ("KINETIC_TTL_HOURS", "0", "more than 0"),

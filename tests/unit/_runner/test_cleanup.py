@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner import processes
+from kinetic._runner.pod import cleanup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
@@ -41,6 +42,15 @@ def cleaned(folder: Path, text: str, after: str = "") -> list[str]:
         [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout.splitlines()
+
+
+def test_a_home_that_is_a_volume_and_what_other_pods_write_there_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert str(tmp_path) in cleanup._folders(set())
+    assert str(tmp_path) not in cleanup._folders({str(tmp_path)})
 
 
 def test_new_files_and_folders_go_and_ours_stay(tmp_path: Path) -> None:
