@@ -37,6 +37,10 @@ class Explanation(NamedTuple):
 
 _DESCRIBE = "kubectl describe pod {pod} -n {namespace}"
 _TAINTS = "if the job may run there, name the taint in KINETIC_TOLERATIONS, as in dedicated=research:NoSchedule"
+# Taints of nodes that are not ready (any more), and others that no job should tolerate: of the control plane, and
+# of another accelerator.
+_PASSING = r"node(?:\.cloudprovider)?\.kubernetes\.io/|ToBeDeletedByClusterAutoscaler|karpenter\.sh/"
+_OF_OTHERS = rf"{_PASSING}|node-role\.kubernetes\.io/|(?:google|nvidia)\.com/"
 _NODES = "{list_nodes} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
 _ADMISSION = (
@@ -157,14 +161,18 @@ SCHEDULING = (
         "all nodes reach in KINETIC_VOLUME_CLAIMS", stuck=True),
     Pattern(
         "no-node-matches",
-        r"(?:untolerated|had) taint (?P<taint>\{(?!node(?:-role)?\.kubernetes\.io/|(?:google|nvidia)\.com/)[^}]*\})",
+        rf"(?:untolerated|had) taint (?P<taint>\{{(?!{_OF_OTHERS})[^}}]*\}})",
         "no node of this cluster accepts the job: some are reserved by {taint}",
         f"{_TAINTS}; otherwise: {_NODES}", stuck=True),
+    Pattern(
+        "not-ready", rf"(?:untolerated|had) taint (?P<taint>\{{(?:{_PASSING})[^}}]*\}})",
+        "no node that is ready accepts the job; some are not ready yet, or are about to be removed: {taint}",
+        f"kubectl get nodes shows them; if one of them fits, wait until it is ready; else {_NODES}"),
     Pattern(
         "no-node-matches",
         r"didn't match Pod's node affinity/selector|didn't match node selector|node\(s\) didn't match",
         "no node of this cluster has what the job asks for: {accelerator}", _NODES, stuck=True),
-    Pattern(  # of Kubernetes itself (the control plane, nodes that are not ready), or of another accelerator
+    Pattern(
         "no-node-matches", r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
         "no node of this cluster accepts the job: some are reserved by {taint}", _NODES, stuck=True),
     Pattern(  # Kubernetes 1.36 names no taint any more: it may be that of a node that is just starting

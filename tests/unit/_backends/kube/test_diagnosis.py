@@ -280,6 +280,17 @@ ROWS = [
         P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
     ),
     Row(
+        "a node that is starting",
+        facts(unschedulable("0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) "
+                            "had untolerated taint {node.kubernetes.io/not-ready: }.")),
+        P, "not-ready", "some are not ready yet, or are about to be removed", "wait until it is ready", WAIT,
+    ),
+    Row(
+        "a node that the autoscaler removes",
+        facts(unschedulable(TAINTED.replace("google.com/tpu: present", "ToBeDeletedByClusterAutoscaler: 1732"))),
+        P, "not-ready", "some are not ready yet, or are about to be removed", "kubectl get nodes", WAIT,
+    ),
+    Row(
         "taints without a name",
         facts(unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
         P, "no-node-matches", "tainted for others, or not ready", "name the taint in KINETIC_TOLERATIONS", WAIT,
