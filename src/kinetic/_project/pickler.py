@@ -237,7 +237,7 @@ class PickleRules:
         place = self._libraries[kind].get(id(value))
         if place:
             return references.decorated, place
-        return reducers.made_anew(value, self._given) if self.makes_anew else None
+        return reducers.made_anew(value, lambda: self._given) if self.makes_anew else None
 
     def _is_imported(self, name: str, space: Mapping[str, Any]) -> bool:
         """Return whether the job imports the module with these globals; of ours, it has not all."""

@@ -157,10 +157,43 @@ def is_too_deep(error: BaseException) -> bool:
     return isinstance(error, RecursionError) or "recursion" in str(error)  # cloudpickle says it in words
 
 
+def beginning_of_repr(value: object, most: int) -> str:
+    """Return a value's repr, cut at so many characters; of lists and dicts with millions of parts no more is made."""
+    text = ""
+    for piece in _pieces_of_repr(value, most, ()):
+        text += piece
+        if len(text) >= most:
+            break
+    return text[:most]
+
+
+def _pieces_of_repr(value: Any, most: int, above: tuple[int, ...]) -> Iterator[str]:
+    kind = type(value)
+    if kind in (str, bytes, bytearray):
+        yield repr(value[:most])
+        return
+    if kind not in (list, tuple, dict):
+        yield repr(value)
+        return
+    begin, end = [*str(kind())]
+    if id(value) in above:
+        yield f"{begin}...{end}"
+        return
+    yield begin
+    for number, part in enumerate(value):
+        if number:
+            yield ", "
+        yield from _pieces_of_repr(part, most, (*above, id(value)))
+        if kind is dict:
+            yield ": "
+            yield from _pieces_of_repr(value[part], most, (*above, id(value)))
+    yield "," + end if kind is tuple and len(value) == 1 else end
+
+
 def short(value: object) -> str:
     """Return a value's repr, cut at 80 characters."""
     try:
-        text = repr(value)
+        text = beginning_of_repr(value, _REPR + 1)
     except BaseException:  # noqa: BLE001 - user code
         return f"<{type(value).__qualname__}>"
     return text if len(text) <= _REPR else text[: _REPR - 1] + "…"

@@ -62,3 +62,29 @@ def test_a_part_whose_module_is_missing_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_is_said_of_a_pickle_that_can_be_opened() -> None:
     assert pickle_diagnosis.find_unopened(cloudpickle.dumps(((1,), {}))) == ""
+
+
+ITSELF: list[Any] = [1]
+ITSELF.append({"again": (ITSELF,)})
+
+
+@pytest.mark.parametrize("most", [7, 20_000])
+@pytest.mark.parametrize(
+    "value",
+    [[], (), {}, (1,), ((), [2]), [["a", None], {"x": (b"1",), 2: {3}}], "x" * 100, b"y", bytearray(b"z"), ITSELF],
+)
+def test_the_beginning_of_a_repr_is_that_of_python(value: object, most: int) -> None:
+    assert pickle_diagnosis.beginning_of_repr(value, most) == repr(value)[:most]
+
+
+def test_no_more_of_a_repr_is_made_than_is_shown() -> None:
+    made = []
+
+    class Part:
+        def __repr__(self) -> str:
+            made.append(self)
+            return "Part()"
+
+    text = pickle_diagnosis.beginning_of_repr({"parts": [[Part()] for _ in range(1000)]}, 50)
+
+    assert (text, len(made)) == ("{'parts': [[Part()], [Part()], [Part()], [Part()],", 4)

@@ -212,8 +212,10 @@ def text_of(error: BaseException) -> str:
 
 def repr_of(value: object) -> str:
     """Return a value's repr, whatever its ``__repr__`` does, cut at 20,000 characters."""
+    from kinetic._wire import pickle_diagnosis  # few jobs need it
+
     try:
-        return repr(value)[:_REPR_CHARACTERS]
+        return pickle_diagnosis.beginning_of_repr(value, _REPR_CHARACTERS)
     except BaseException as broken:  # noqa: BLE001 - user code
         return f"<{_name_of(type(value), '__qualname__')} whose repr fails: {type(broken).__name__}>"
 
@@ -240,7 +242,7 @@ def dump_value(value: object, file: Any, *, anew: bool = False, in_part: bool = 
     what remains.
     """
     pickler: Any = (_pickler_with_texts() if in_part else pickler_class())(file, protocol=PICKLE_PROTOCOL)
-    pickler.given, pickler.remembers = reducers.shared_in(value) if anew else None, not anew
+    pickler.given, pickler.remembers = functools.cache(lambda: reducers.shared_in(value)) if anew else None, not anew
     pickler.dump(value)
 
 
@@ -549,7 +551,7 @@ def _failed(cause: str, message: str, next_: str = "") -> dict[str, Any]:
 
 def _diagnosis(value: object) -> dict[str, Any]:
     """Name the path to the part that cannot be pickled; parts are tried one by one, for a minute at most."""
-    from kinetic._wire import pickle_diagnosis  # few jobs need it
+    from kinetic._wire import pickle_diagnosis  # as above
 
     found = pickle_diagnosis.find([("the value", value)], _why_unpicklable, _SEARCH_SECONDS)
     if found is None:

@@ -358,3 +358,20 @@ def test_an_object_whose_class_has_a_property_for_its_module_as_a_proxy_has_is_p
     function_call.dump_value([Named(), Named()], file := io.BytesIO())
 
     assert [each.value for each in pickle.loads(file.getvalue())] == [4, 4]
+
+
+class Rows(dict):
+    looked_through = 0
+
+    def values(self):
+        Rows.looked_through += 1
+        return super().values()
+
+
+@pytest.mark.parametrize(("beside", "times"), [(lambda: iter([]), 0), (threading.Event, 1)])
+def test_a_value_is_looked_through_for_locks_only_where_one_cannot_be_pickled(beside, times):
+    Rows.looked_through = 0
+
+    function_call.dump_value([Rows(a=1), beside(), beside()], io.BytesIO(), anew=True, in_part=True)
+
+    assert Rows.looked_through == times
