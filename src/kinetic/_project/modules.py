@@ -6,6 +6,7 @@ import ast
 import contextlib
 import functools
 import importlib.machinery
+import itertools
 import json
 import os
 import re
@@ -163,18 +164,19 @@ def _age() -> float:
     return int(days or 0) * 86400.0 + seconds
 
 
-Kind = Literal["ships", "installed", "by-value"]
+Kind = Literal["ships", "installed", "by-value", "compiled"]
 _BUNDLED = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
-_SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py", ".pyc")  # the order in which the importer looks
+_COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+_SUFFIXES = (*_COMPILED, ".py", ".pyc")  # the order in which the importer looks
 
 
 class ModuleOrigin(NamedTuple):
     """How a module reaches the job."""
 
     # "ships": its file is in the project and the job imports it under the same name; "installed": the job's environment
-    # has it; "by-value": neither, so what it defines must travel inside the pickle
+    # has it; "by-value": neither, so what it defines must travel inside the pickle; "compiled": neither, and it cannot
     kind: Kind
-    reason: str  # why, in a few words; for "by-value" a user reads it
+    reason: str  # why, in a few words; for the last two a user reads it
 
 
 _SHIPS = ModuleOrigin("ships", "its file is in the project")
@@ -264,15 +266,17 @@ class _Classifier:
                 return ModuleOrigin("installed", f"{above_name} makes it")
             return ModuleOrigin("by-value", "it has no file")
         found = self._sent_with(place)
+        is_sent, reason = False, f"its file is outside the project: {place}"
         if found is not None and not found.is_environment:
-            reason = self._why_not_shipped(name, place, found)
-            if not reason or not self._in_library(place):
-                return ModuleOrigin("by-value", reason) if reason else _SHIPS
-        if root.is_installed(place) or self._in_library(place):
+            is_sent, reason = True, self._why_not_shipped(name, place, found) or ""
+        if not reason:
+            return _SHIPS
+        if self._in_library(place) or (not is_sent and root.is_installed(place)):
             return ModuleOrigin("installed", "it belongs to an installed package")
-        if self._same_python and self._is_found_by_python(name, place):
+        is_compiled = place.endswith(_COMPILED)
+        if self._same_python and (is_compiled or not is_sent) and self._is_found_by_python(name, place):
             return FOUND
-        return ModuleOrigin("by-value", f"its file is outside the project: {place}")
+        return ModuleOrigin("compiled" if is_compiled else "by-value", reason)
 
     def _sent_with(self, place: str) -> _Found | None:
         """Return where a file is in what is sent; asked once for each folder, since links have to be resolved."""
@@ -323,9 +327,11 @@ class _Classifier:
     def _is_found_by_python(self, name: str, place: str) -> bool:
         """Return whether the job finds a module outside the project there, where functions may import it as well."""
         top, path = name.partition(".")[0], name.replace(".", "/")
-        if any(_file_of(f"{folder}/{top}") for folder in self._searched):
-            return False  # the project comes first
         folders, finders = startup_path(os.getcwd())
+        if any(_file_of(f"{folder}/{top}") for folder in self._searched):
+            # The project comes before all but such finders as those of meson-python and scikit-build-core.
+            first = itertools.takewhile(lambda finder: finder is not importlib.machinery.PathFinder, sys.meta_path)
+            folders, finders = [], [finder for finder in first if finder in finders]
         found = [_file_of(f"{folder}/{path}", bare=True) for folder in folders]
         for finder in finders:
             with contextlib.suppress(Exception):  # a stranger's

@@ -106,6 +106,7 @@ class PickleRules:
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
         self.by_value: dict[str, str] = {}
+        self._compiled: dict[str, str] = {}  # modules that nothing can send, and why the job may not find them
         self._lost: dict[str, str] = {}  # classes, and what they are here and not in the job
         self._named: dict[int, tuple[str, str]] = {}  # module and name of what cannot be pickled, by its id
         self._defined: dict[int, tuple[Any, ...]] = {}  # what defines what cannot be pickled either, by its id
@@ -304,7 +305,11 @@ class PickleRules:
             "not reach the study here: call trial.suggest_float(…) here, and pass the values (docs/optuna.md)"
         )
         sent = (f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items()))
-        return *sent, *lost, *([copied] if self._study else [])
+        compiled = (
+            f"{name} is compiled, so it cannot be sent by value, and {why}: the job finds it only where it is installed"
+            for name, why in sorted(self._compiled.items())
+        )
+        return *sent, *compiled, *lost, *([copied] if self._study else [])
 
     def _ask(self, name: str) -> str:
         found = sys.modules.get(name)
@@ -316,6 +321,8 @@ class PickleRules:
         answer = modules.classify(found, self._plan, name)
         if answer.kind == "by-value" and name != "__mp_main__":  # the script, in a process of a pool
             self.by_value[name] = answer.reason
+        elif answer.kind == "compiled":
+            self._compiled[name] = answer.reason
         return answer.kind
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -393,6 +394,33 @@ def test_a_module_outside_that_each_python_finds_by_itself_is_imported_by_a_job_
     assert kinds.pop("in_added") == ["by-value"] * 2
     assert list(kinds.values()) == [["by-value", "installed"]] * 3
     assert {module.__name__ for module in shipped(here)} == {"mine", "in_named", "in_listed"}
+
+
+def test_a_compiled_module_is_never_sent_by_value_and_the_first_finder_has_it(project, tmp_path, monkeypatch):
+    class _MesonFinder:
+        __module__ = "_kn_core_editable_loader"
+
+        def find_spec(self, name, _path, _target=None):
+            return importlib.util.spec_from_file_location(name, built) if name == "kn_core._c" else None
+
+    built = project / "build" / f"_c{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    write(project, f"build/{built.name}", "")
+    write(project, "kn_core/__init__.py", "")
+    write(tmp_path, "site-packages/kn_core.pth", "import _kn_core_editable_loader")
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    module = types.ModuleType("kn_core._c")
+    module.__file__ = str(built)
+    elsewhere = plan_of(project)
+    modules.startup_path.cache_clear()
+    found = [classify(module, elsewhere)]
+    monkeypatch.setattr(sys, "meta_path", [_MesonFinder(), *sys.meta_path])
+    for plan in (elsewhere, dataclasses.replace(elsewhere, same_python=True)):
+        modules.startup_path.cache_clear()
+        found.append(classify(module, plan))
+    modules.startup_path.cache_clear()
+
+    assert [each.kind for each in found] == ["compiled", "compiled", "installed"]
+    assert "no folder of the project" in found[0].reason
 
 
 def test_nothing_is_told_of_a_project_that_is_not_installed(project):

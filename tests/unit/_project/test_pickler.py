@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import enum
 import importlib
+import importlib.machinery
 import io
 import json
 import pickle
@@ -263,6 +264,19 @@ def test_a_function_from_outside_the_project_travels_by_value_and_that_is_said(t
     assert len(notes) == 1
     assert notes[0].startswith("left_behind is sent by value: its file is outside the project: ")
     assert called_there(theirs, theirs.left_behind.helper, 1) == 2
+
+
+def test_a_compiled_module_from_outside_is_named_and_not_copied(theirs: SimpleNamespace, monkeypatch) -> None:
+    compiled = ModuleType("kn_compiled")
+    compiled.__file__ = str(theirs.tmp / "outside" / f"kn_compiled{importlib.machinery.EXTENSION_SUFFIXES[0]}")
+    monkeypatch.setitem(sys.modules, "kn_compiled", compiled)
+
+    data, notes = packed(theirs, compiled)
+
+    assert len(data) < 200  # the name of the module, and nothing of what is in it
+    assert len(notes) == 1
+    assert notes[0].startswith("kn_compiled is compiled, so it cannot be sent by value, and its file is outside")
+    assert notes[0].endswith(": the job finds it only where it is installed")
 
 
 def test_a_class_from_outside_works_in_the_job(theirs: SimpleNamespace) -> None:
