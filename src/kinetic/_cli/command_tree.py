@@ -31,8 +31,8 @@ _TREE = """
     jobs shell     | job_actions:shell         | Open a shell in a running job, or run a command there.
     jobs forward   | job_actions:forward       | Connect a port of this machine to one of a running job.
     jobs result    | job_results:result        | Wait for a job and print its value, or save it.
-    jobs cancel    | job_actions:cancel        | Cancel a job; its log is kept.
-    jobs cleanup   | job_actions:cleanup       | Remove a job and its stored files, or many jobs.
+    jobs cancel    | job_actions:cancel        | Cancel jobs; their logs are kept.
+    jobs cleanup   | job_actions:cleanup       | Remove jobs and their stored files.
     batch          | batch:batch               | List, inspect, collect, cancel and resume batches.
     batch list     | batch:list_               | List batches, newest first.
     batch status   | batch:status              | Show the state of a batch and of its jobs.

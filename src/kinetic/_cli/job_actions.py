@@ -34,10 +34,10 @@ COLUMNS = (
 
 
 @click.command
-@shared_options.job_argument
+@shared_options.jobs_argument
 @shared_options.cleanup_options
-def cancel(handle: JobRecord, cleanup_timeout: float) -> None:
-    """Cancel a job; its log is kept.
+def cancel(handles: Sequence[JobRecord], cleanup_timeout: float) -> None:
+    """Cancel jobs; their logs are kept.
 
     A job that has already ended, and its result, are kept.
 
@@ -45,14 +45,39 @@ def cancel(handle: JobRecord, cleanup_timeout: float) -> None:
     """
     from kinetic._jobs import cancellation
 
-    if cancellation.cancel(handle, wait=cleanup_timeout):
-        click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
-    else:
-        click.echo(cancellation.why_not_cancelled(handle), err=True)
+    def cancel_one(handle: JobRecord) -> str:
+        if cancellation.cancel(handle, wait=cleanup_timeout):
+            return f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}"
+        return cancellation.why_not_cancelled(handle)
+
+    _act_on_each(handles, cancel_one, "cancelled")
+
+
+def _act_on_each(handles: Sequence[JobRecord], act: Callable[[JobRecord], str], done: str) -> None:
+    """Act on jobs, some at the same time, and print what each returns; what fails keeps no other."""
+    from kinetic._stores import parallel
+
+    failures: list[tuple[str, KineticError]] = []
+
+    def act_on(handle: JobRecord) -> str:
+        try:
+            return act(handle)
+        except KineticError as error:
+            failures.append((handle.job_id, error))
+            return ""
+
+    limit = min(len(handles), parallel.MAX_FILE_PARALLELISM)
+    for line in parallel.in_parallel(None, [functools.partial(act_on, handle) for handle in handles], limit=limit):
+        if line:
+            click.echo(line, err=True)
+    for job_id, error in failures[1:]:
+        click.echo(f"warning: {job_id} could not be {done}: {output_format.plain(error.what)}", err=True)
+    if failures:
+        raise failures[0][1]
 
 
 @click.command
-@click.argument("job_id", required=False, metavar="[JOB_ID]", shell_complete=shared_options.complete_jobs)
+@click.argument("job_ids", nargs=-1, metavar="[JOB_ID]...", shell_complete=shared_options.complete_jobs)
 @click.option("--all", "everything", is_flag=True, help="Remove all jobs that have ended.")
 @click.option(
     "--older-than",
@@ -65,7 +90,7 @@ def cancel(handle: JobRecord, cleanup_timeout: float) -> None:
 @shared_options.place_options
 @shared_options.json_option
 def cleanup(
-    job_id: str | None,
+    job_ids: Sequence[str],
     everything: bool,
     older_than: float | None,
     dry_run: bool,
@@ -76,38 +101,48 @@ def cleanup(
     as_json: bool,
     **place: str | None,
 ) -> None:
-    """Remove a job and its stored files, or many jobs.
+    """Remove jobs and their stored files.
 
-    A running job is stopped first. With --all instead of an id: every job that has ended, except those whose values
+    A running job is stopped first. With --all instead of ids: every job that has ended, except those whose values
     pending jobs need; pending and running jobs are not affected. Files in KINETIC_OUTPUT_DIR are always kept.
 
     Example: kinetic jobs cleanup --all --older-than 7d
     """
-    shared_options.check_removal(f"kinetic jobs cleanup {job_id or '--all'}", k8s=k8s, gcs=gcs)
-    if job_id is None and not everything:
+    shared_options.check_removal(f"kinetic jobs cleanup {' '.join(job_ids) or '--all'}", k8s=k8s, gcs=gcs)
+    if not job_ids and not everything:
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
-    if job_id is not None and (everything or older_than is not None or dry_run):
+    if job_ids and (everything or older_than is not None or dry_run):
         raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
     from kinetic._jobs import collect
     from kinetic._jobs.status import observe_many
 
     remove = functools.partial(collect.remove, resource=k8s, artifacts=gcs, wait=cleanup_timeout)
-    if job_id is None:
+    if not job_ids:
         _cleanup_all(remove, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    handle = shared_options.find_job(job_id, shared_options.target_of(place))
-    (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
+    handles = shared_options.find_jobs(job_ids, shared_options.target_of(place))
+    looks = observe_many(handles)  # which a damaged result does not prevent: nothing of it is read
+    seen = {handle.job_id: look for handle, look in zip(handles, looks, strict=True)}
+    removed: list[str] = []
+
+    def remove_one(handle: JobRecord) -> str:
+        was = seen[handle.job_id].status
+        try:
+            remove(handle, seen[handle.job_id])
+        except (BackendUnavailableError, SettingsError) as error:
+            if was.is_final:
+                error.next = _or_what_is_stored(error, handle.job_id if len(handles) == 1 else "")
+            raise
+        removed.append(handle.job_id)
+        ended = "" if was.is_final else f"it was {was.value} and was stopped; "
+        kept = "" if k8s and gcs else "its stored files are kept; " if k8s else "its resource is kept; "
+        return f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all"
+
     try:
-        remove(handle, seen)
-    except (BackendUnavailableError, SettingsError) as error:
-        if seen.status.is_final:
-            error.next = _or_what_is_stored(error, handle.job_id)
-        raise
-    ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
-    kept = "" if k8s and gcs else "its stored files are kept; " if k8s else "its resource is kept; "
-    click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
-    if as_json:
-        output_format.print_document(removed=[handle.job_id])
+        _act_on_each(handles, remove_one, "removed")
+    finally:
+        if as_json and removed:
+            output_format.print_document(removed=removed)
 
 
 class EndedJob(NamedTuple):

@@ -206,14 +206,11 @@ def explain(handle: JobRecord, as_json: bool) -> None:
 
 
 @click.command
-@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...", shell_complete=shared_options.complete_jobs)
+@shared_options.jobs_argument
 @shared_options.timeout_option("Stop waiting")
-@shared_options.place_options
 @shared_options.json_option
 @click.pass_context
-def wait(
-    ctx: click.Context, /, job_ids: tuple[str, ...], timeout: float | None, as_json: bool, **place: str | None
-) -> None:
+def wait(ctx: click.Context, /, handles: Sequence[JobRecord], timeout: float | None, as_json: bool) -> None:
     """Wait until jobs have ended.
 
     It prints how each job ended. The exit code is 0 if all succeeded, 125 if one failed, and 124 if the time was
@@ -223,9 +220,6 @@ def wait(
     """
     from kinetic._jobs import status as job_status
 
-    target = shared_options.target_of(place)
-    handles = [shared_options.find_job(job_id, target) for job_id in job_ids]
-    handles = list({handle.job_id: handle for handle in handles}.values())
     seen = _wait(handles, timeout)
     ended = {
         handle.job_id: job_status.job_to_json(handle, seen[handle.job_id])

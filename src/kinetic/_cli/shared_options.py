@@ -260,13 +260,13 @@ def target_of(place: Mapping[str, str | None], *, multi_host: bool = False) -> T
 
 
 def found_argument(
-    name: str, metavar: str, complete: Any, find: Callable[[str, Target], Any]
+    name: str, metavar: str, complete: Any, find: Callable[[Any, Target], Any], **more: Any
 ) -> Callable[[Command], Command]:
     """Give a command an argument and the options of a place, and call it with what `find` returns for them."""
 
     def decorate(function: Command) -> Command:
         @place_options
-        @click.argument(name, metavar=metavar, shell_complete=complete)
+        @click.argument(name, metavar=metavar, shell_complete=complete, **more)
         @functools.wraps(function)
         def found(**given: Any) -> Any:
             target = target_of({each: given.pop(each) for each in PLACE})
@@ -305,6 +305,11 @@ def find_job(job_id: str, target: Target) -> JobRecord:
             next="kinetic jobs list --all",
         )
     return newest
+
+
+def find_jobs(job_ids: Sequence[str], target: Target) -> list[JobRecord]:
+    """Return the jobs with these ids or names, each of them once."""
+    return list({job.job_id: job for job in (find_job(job_id, target) for job_id in job_ids)}.values())
 
 
 def find_job_or_row(job_id: str, target: Target) -> JobRecord | Row:
@@ -390,6 +395,7 @@ def target_store() -> Store:
 
 
 job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
+jobs_argument = found_argument("job_ids", "JOB_ID...", complete_jobs, find_jobs, nargs=-1, required=True)
 job_or_row_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job_or_row)
 
 

@@ -243,3 +243,31 @@ def test_old_code_is_removed_from_each_cluster_once(kinetic, made_job, monkeypat
     assert (told.exit_code, asked) == (0, [removes])
     assert said in told.stderr
     assert "configmaps" not in told.stderr
+
+
+def test_several_jobs_are_removed_by_one_command_and_no_other(kinetic, made_job) -> None:
+    one, other, kept = made_job(), made_job("failed"), made_job()
+
+    told = kinetic("jobs", "cleanup", one, other, "--json")
+
+    assert told.exit_code == 0
+    assert sorted(json.loads(told.stdout)["removed"]) == [one, other]
+    assert live() == {kept}
+    assert len(told.stderr.splitlines()) == 2
+
+
+def test_what_cannot_be_removed_of_several_keeps_no_other(kinetic, made_job, monkeypatch) -> None:
+    def remove(handle, seen, **more):
+        if handle.job_id in bad:
+            raise AccessDeniedError(f"{handle.job_id} may not be removed", why="403", next="ask")
+        removing(handle, seen, **more)
+
+    removing, bad, good = collect.remove, [made_job(), made_job()], made_job()
+    monkeypatch.setattr(collect, "remove", remove)
+
+    told = kinetic("jobs", "cleanup", *bad, good)
+
+    assert told.exit_code == 1
+    assert live() == set(bad)
+    assert told.stderr.count("may not be removed") == 2
+    assert sum(line.startswith("warning: ") for line in told.stderr.splitlines()) == 1
