@@ -108,6 +108,30 @@ def test_functions_methods_and_whatever_can_be_called_run_from_a_module(project)
     assert last_json(out) == expected
 
 
+def test_a_decorated_method_of_a_class_of_the_script_is_a_job_and_no_warning_of_pools_is_shown(project) -> None:
+    project.write(
+        "methods.py",
+        """
+        import kinetic
+
+        class Model:
+            def __init__(self, size):
+                self.size = size
+
+            @kinetic.run(accelerator="cpu")
+            def fit(self, more):
+                return self.size + more, kinetic.is_remote()
+
+        print(Model(3).fit(4))
+        """,
+    )
+
+    done = project.run("methods.py")
+
+    assert done.stdout == "(7, True)\n"
+    assert "pickled as the plain function" not in done.stderr
+
+
 def test_what_a_module_defines_keeps_its_identity_on_both_ways(project) -> None:
     project.write("lib.py", MODULE)
 

@@ -585,7 +585,8 @@ def keeps_its_place(kind: type) -> bool:
     """Return whether a part of a class is pickled by its name there, as a method with ``cachetools.cachedmethod``."""
     for part in vars(kind).values():
         own = type(part).__reduce__
-        if type(own) is FunctionType and type(part).__module__ not in _SCRIPTS:
+        is_ours = references.WRAPPED in type(part).__dict__  # a decorated method, which warns where it is pickled
+        if type(own) is FunctionType and type(part).__module__ not in _SCRIPTS and not is_ours:
             with contextlib.suppress(Exception):  # as above
                 if kind in part.__reduce__()[1]:
                     return True
