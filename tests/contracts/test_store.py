@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -618,6 +619,24 @@ def test_a_folder_that_refuses_us_is_an_error_of_ours(tmp_path):
     with pytest.raises(StoreUnreachableError, match="the store refused 'a'"):
         store.put("a", b"x")
     assert keys(store) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("key", "owned"), [("job/handle.json", "/job"), ("other/handle.json", "/.tmp")])
+def test_a_folder_of_another_user_is_named_with_its_owner(key, owned):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # which another user may reach, unlike tmp_path
+        os.chmod(folder, 0o1777)
+        store = FileStore(folder)
+        store.put("job/handle.json", b"x")
+        os.seteuid(65534)
+        try:
+            with pytest.raises(StoreUnreachableError, match="the store refused") as raised:
+                store.get(key) if owned == "/job" else store.put(key, b"x")
+        finally:
+            os.seteuid(0)
+
+    assert raised.value.why.endswith(f": {folder}{owned} belongs to user 0, and you are user 65534")
+    assert "KINETIC_STORE" in raised.value.next
 
 
 def test_a_file_store_refuses_a_key_under_another_key_and_says_so(shared):

@@ -51,7 +51,7 @@ class FileStore:
         return self
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
-        with _translated_errors(key, writing=True):
+        with _translated_errors(self.root, key, writing=True):
             check_key(key)  # before anything is written
             if isinstance(source, bytes) and not source:  # nothing to force but its name
                 created = self._place("", key, if_absent=True)
@@ -75,7 +75,7 @@ class FileStore:
         """Force an object to the disk that another process may have written a moment ago."""
         if (f"{self.root}/{entry.key}", entry.modified) in _forced_objects:
             return
-        with _translated_errors(entry.key, writing=True):
+        with _translated_errors(self.root, entry.key, writing=True):
             self._force_bytes(entry.key)
             self._sync_folders(entry.key)
         self.note_forced(entry)
@@ -102,7 +102,7 @@ class FileStore:
             if objects[number][1]:
                 scratches[number] = self._write_beside(objects[number][1])
 
-        with _translated_errors(objects[-1][0] if objects else "", writing=True):
+        with _translated_errors(self.root, objects[-1][0] if objects else "", writing=True):
             for key, _ in objects:
                 check_key(key)
             try:
@@ -123,7 +123,7 @@ class FileStore:
         return left
 
     def put_hint(self, key: str, data: bytes = b"") -> bool:
-        with _translated_errors(key, writing=True):
+        with _translated_errors(self.root, key, writing=True):
             check_key(key)
             scratch = self._write_beside(data, forced=False) if data else ""
             try:
@@ -134,7 +134,7 @@ class FileStore:
                         os.unlink(scratch)  # hot path
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
-        with _translated_errors(key, writing=True):
+        with _translated_errors(self.root, key, writing=True):
             try:
                 check_key(key)
                 folders.sync(path)
@@ -150,14 +150,14 @@ class FileStore:
 
     def scratch(self) -> Path:
         folder = self.root / SCRATCH
-        with _translated_errors(SCRATCH, writing=True):
+        with _translated_errors(self.root, SCRATCH, writing=True):
             folders.make(self.root)
             with folders.opened(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
         return folder
 
     def reserve(self, size: int) -> int:
-        with _translated_errors(SCRATCH, writing=True):
+        with _translated_errors(self.root, SCRATCH, writing=True):
             path, descriptor = self._create_scratch_file()
             try:
                 os.unlink(path)  # hot path
@@ -171,19 +171,19 @@ class FileStore:
             return descriptor
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        with _translated_errors(key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
+        with _translated_errors(self.root, key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
             wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
             return folders.read_range(file.fileno(), start, wanted)
 
     def open(self, key: str) -> int:
-        with _translated_errors(key):
+        with _translated_errors(self.root, key):
             check_key(key)
             return folders.open_file(self.root, key)
 
     def fetch(self, key: str, to: os.PathLike[str], received: Callable[[int], object] | None = None) -> None:
         target = Path(to)
         beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
-        with _translated_errors(key):
+        with _translated_errors(self.root, key):
             try:
                 with beside.open("wb") as target_file, open(self.open(key), "rb", buffering=0) as file:
                     while data := file.read(_CHUNK):
@@ -199,7 +199,7 @@ class FileStore:
         return None if found is None else found.size
 
     def entry(self, key: str) -> Entry | None:
-        with _translated_errors(key):
+        with _translated_errors(self.root, key):
             check_key(key)
             try:
                 about = folders.lstat(self.root, key)
@@ -210,7 +210,7 @@ class FileStore:
     def touch(self, key: str) -> bool:
         if self.entry(key) is None:
             return False
-        with _translated_errors(key, writing=True):
+        with _translated_errors(self.root, key, writing=True):
             try:
                 with folders.opened_parent(self.root, key) as folder:
                     os.utime(folders.name_of(key), dir_fd=folder, follow_symlinks=False)
@@ -224,7 +224,7 @@ class FileStore:
 
     def folders(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
-        with _translated_errors(prefix), contextlib.suppress(FileNotFoundError):
+        with _translated_errors(self.root, prefix), contextlib.suppress(FileNotFoundError):
             if not prefix and not self.root.is_dir() and os.path.lexists(self.root):
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
@@ -234,7 +234,7 @@ class FileStore:
             yield from sorted(name for name in found if prefix or name not in HIDDEN)
 
     def delete(self, prefix: str) -> int:
-        with _translated_errors(prefix):
+        with _translated_errors(self.root, prefix):
             if prefix.endswith("/"):
                 check_prefix(prefix)
                 count = folders.remove(self.root, prefix)
@@ -250,7 +250,7 @@ class FileStore:
         return 0
 
     def _entries_below(self, prefix: str, after: str, known: Callable[[str], bool] | None) -> Iterator[Entry]:
-        with _translated_errors(prefix):
+        with _translated_errors(self.root, prefix):
             for key, about in folders.walk(self.root, prefix, after, known):
                 if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
                     yield Entry(key, about.st_size, about.st_mtime)
@@ -401,8 +401,8 @@ def _write_all(descriptor: int, source: Source) -> None:
 class _translated_errors:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
     """Translate the file system's errors into ours."""
 
-    def __init__(self, key: str, *, writing: bool = False) -> None:
-        self.key = key
+    def __init__(self, root: Path, key: str, *, writing: bool = False) -> None:
+        self.root, self.key = root, key
         self.writing = writing
 
     def __enter__(self) -> None:
@@ -421,8 +421,21 @@ class _translated_errors:  # noqa: N801 - reads as a statement; a class because 
                 next="free some space there, or point KINETIC_HOME at a larger disk",
                 code="store-full",
             ) from error
-        raise StoreUnreachableError(
-            f"the store refused {self.key!r}",
-            why=str(error),
-            next="check the folder's owner and permissions, or set KINETIC_HOME to another folder",
-        ) from error
+        why, step = str(error), "check the folder's owner and permissions, or set KINETIC_HOME to another folder"
+        if isinstance(error, PermissionError):
+            owner = self._owner_of(SCRATCH if error.filename == SCRATCH else self.key)
+            why = f"{why}: {owner}" if owner else why
+            step = "name a folder of your own in KINETIC_STORE, or a bucket, which users can share" if owner else step
+        raise StoreUnreachableError(f"the store refused {self.key!r}", why=why, next=step) from error
+
+    def _owner_of(self, key: str) -> str:
+        """Return whose the innermost existing part of a key's path is; "" for this user's own."""
+        path, about = str(self.root), None
+        with contextlib.suppress(OSError):
+            about = os.stat(path)
+            for part in key.split("/"):
+                about = os.lstat(f"{path}/{part}")
+                path = f"{path}/{part}"
+        if about is None or about.st_uid == os.geteuid():
+            return ""
+        return f"{path} belongs to user {about.st_uid}, and you are user {os.geteuid()}"
