@@ -1200,3 +1200,72 @@ def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_
     )
 
     assert last_json(out) == [[True] * 6, True, [True] * 6, 1, True, True]
+
+
+def test_a_pickle_in_a_file_is_opened_with_the_classes_and_functions_of_the_script_that_it_names(
+    project, home, monkeypatch
+) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "hunter2-and-more-of-it")
+    project.write(
+        "train.py",
+        """
+        import json
+        import os
+        import pickle as saved
+        import kinetic
+
+        token, values = os.environ["SERVICE_TOKEN"], bytes(1_000_000)
+
+        class Net:
+            def __init__(self, size):
+                self.size = size
+
+            def grow(self):
+                return more(self.size)
+
+        def more(size):
+            return size + 1
+
+        def signed():
+            return token
+
+        def large():
+            return values
+
+        class Reader:
+            @staticmethod
+            def read(path):
+                with open(path, "rb") as file:
+                    return saved.load(file)
+
+        @kinetic.run(accelerator="cpu")
+        def evaluate():
+            net, function = Reader.read("model.pkl")
+            missing = []
+            for name in ("signed", "large", "other"):
+                try:
+                    saved.loads(f"c__main__\\n{name}\\n.".encode())
+                except AttributeError:
+                    missing.append(name)
+            return net, net.grow(), function(3), missing
+
+        @kinetic.run(accelerator="cpu")
+        def plain():  # opens no pickle
+            import __main__
+
+            return json.loads("[1]") and hasattr(__main__, "Net")
+
+        if __name__ == "__main__":
+            with open("model.pkl", "wb") as file:
+                saved.dump((Net(3), more), file)
+            net, grown, called, missing = evaluate()
+            print(type(net) is Net, grown, called, missing, plain())
+        """,
+    )
+
+    done = project.run("train.py")
+
+    assert done.stdout == "True 4 4 ['signed', 'large', 'other'] False\n", done.stderr
+    kept = [path.read_bytes() for path in (home / "store").rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"hunter2-and-more-of-it" in each for each in kept)

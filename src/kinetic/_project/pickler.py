@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import IO, Any, Self, TypeVar
 
 from kinetic._output import terminal as output
@@ -70,7 +70,9 @@ def _instead(path: str) -> str:
 
 _MAGICS = {"run_line_magic", "run_cell_magic", "system", "getoutput"}  # what IPython makes of % and !
 _CACHED = 4  # parts of an entry of linecache that has its lines
-_LONGEST_SOURCE = 100_000  # characters of one function
+_LONGEST_SOURCE = 100_000  # characters of one function, and bytes of what else a script defines
+_LOADS = {"load", "loads", "read_pickle", "Unpickler"}  # names with which pickles in files are opened
+_PICKLES = {"pickle", "torch", "joblib", "dill", "cloudpickle", "pandas"}  # and of which packages
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
 _T = TypeVar("_T")
@@ -566,11 +568,11 @@ def _diagnosed(
 class _WithSources:
     """Travels as a function, and behind it the sources that were found while it was pickled."""
 
-    def __init__(self, function: Callable[..., Any], rules: PickleRules, registered: list[tuple[str, bytes]]) -> None:
-        self._function, self._rules, self._registered = function, rules, registered
+    def __init__(self, function: Callable[..., Any], rules: PickleRules, *more: object) -> None:
+        self._function, self._rules, self._more = function, rules, more
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return references.with_sources, (self._function, self._rules.sources, self._registered)
+        return references.with_sources, (self._function, self._rules.sources, *self._more)
 
 
 def _registered_by_script(rules: PickleRules) -> list[tuple[str, bytes]]:
@@ -598,12 +600,79 @@ def _registered_by_script(rules: PickleRules) -> list[tuple[str, bytes]]:
     return found
 
 
+class _Short(io.BytesIO):
+    """A short file: writing more than that is an error."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > _LONGEST_SOURCE:
+            raise ValueError("it is too long")
+        return super().write(data)
+
+
+def _package(value: object, name: str) -> str:
+    """Return which package a name of a script leads to, as ``th`` after ``import torch as th``; else the name."""
+    kind = type(value)  # a proxy that is not bound raises for isinstance()
+    if kind is ModuleType:
+        name = vars(value)["__name__"]
+    elif kind is FunctionType or kind is BuiltinFunctionType:
+        name = str(getattr(value, "__module__", name))
+    return name.partition(".")[0].removeprefix("_")
+
+
+def _opens_pickles(function: Callable[..., Any], main: Mapping[str, Any]) -> bool:
+    """Return whether code of a script that a function reaches names what opens pickles, as ``torch.load``."""
+    reached, waiting = set[int](), list[Any]([function])
+    while waiting:
+        found = waiting.pop()
+        kind = type(found)
+        if id(found) in reached:
+            continue
+        reached.add(id(found))
+        if references.WRAPPED in kind.__dict__:
+            waiting.append(references.plain(found))
+        elif issubclass(kind, type) and found.__module__ == "__main__":
+            waiting += vars(found).values()
+        elif issubclass(kind, classmethod | staticmethod | MethodType):
+            waiting.append(found.__func__)
+        elif issubclass(kind, FunctionType):
+            codes = (found.__code__, *modules.inner_code(found.__code__))
+            names = {name for code in codes for name in code.co_names}
+            if not _LOADS.isdisjoint(names) and not _PICKLES.isdisjoint(
+                _package(main.get(each), each) for each in names
+            ):
+                return True
+            waiting += (main[name] for name in names if name in main)
+    return False
+
+
+def _definitions_of_script(function: Callable[..., Any], rules: PickleRules) -> dict[str, bytes]:
+    """Return the classes and functions of a script, as bytes, where the function may load a pickle that names them.
+
+    Only what a function names travels with it; a file that ``torch.save(model, …)`` wrote names ``__main__.Net``.
+    """
+    main = vars(sys.modules["__main__"])
+    if not _opens_pickles(function, main):
+        return {}
+    own = [(name, value) for name, value in [*main.items()] if issubclass(type(value), type | FunctionType)]
+    own = [each for each in own if (each[1].__module__, each[1].__qualname__) == ("__main__", each[0])]
+    from kinetic._project import class_source
+
+    secrets, definitions = class_source.secrets(""), dict[str, bytes]()
+    apart = PickleRules(rules._plan, tuple(rules._wanted))  # noqa: SLF001 - of this room; it has nothing to say of these
+    for name, value in own:
+        with contextlib.suppress(Exception):  # what cannot be pickled, or is long, is not known there, as before
+            dump(value, buffer := _Short(), apart)
+            if not any(secret in buffer.getvalue() for secret in secrets):
+                definitions[name] = buffer.getvalue()
+    return definitions
+
+
 def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
     """Return what is pickled in a function's place: code of a notebook, or typed into a console, has no file."""
     code = getattr(function, "__code__", None)
     file = code.co_filename if code is not None else getattr(sys.modules.get("__main__"), "__file__", None)
-    registered = _registered_by_script(rules)
-    return function if file and os.path.exists(file) and not registered else _WithSources(function, rules, registered)
+    more = _registered_by_script(rules), _definitions_of_script(function, rules)
+    return _WithSources(function, rules, *more) if any(more) or not (file and os.path.exists(file)) else function
 
 
 def _pickle_into_store(value: object, rules: PickleRules, store: Store, key: str) -> Artifact:

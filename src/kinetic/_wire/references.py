@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,16 +192,21 @@ def register_again() -> None:
 
 
 def with_sources(
-    value: object, sources: Mapping[str, Mapping[int, str]], registered: Sequence[tuple[str, bytes]] = ()
+    value: object,
+    sources: Mapping[str, Mapping[int, str]],
+    registered: Sequence[tuple[str, bytes]] = (),
+    definitions: Mapping[str, bytes] | None = None,
 ) -> object:
     """Return a value after noting the source of code that has no file here: each text, by file and first line.
 
     So tracebacks show lines of a function that was defined in a cell of a notebook, or typed in. What a script has
-    registered with libraries is noted as well.
+    registered with libraries is noted as well, and what it defines, which pickles in files may name.
     """
     import linecache  # 1 ms; only for such code
 
     _registered[:] = registered
+    if definitions:
+        main_globals()["__getattr__"] = functools.partial(_defined, definitions)
 
     for name, parts in sources.items():
         lines: list[str] = []
@@ -210,6 +216,16 @@ def with_sources(
             lines[first - 1 : first - 1 + len(own)] = own
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     return value
+
+
+def _defined(definitions: Mapping[str, bytes], name: str) -> object:
+    """Return what the script defines and the function does not name, when a pickle in a file asks for it."""
+    if name not in definitions:
+        raise AttributeError(f"module '__main__' has no attribute {name!r}")
+    import pickle  # it is loaded by who asks
+
+    main_globals()[name] = found = pickle.loads(definitions[name])  # noqa: S301 - part of a pickle that was verified
+    return found
 
 
 Where = Literal["value", "set", "key"]
