@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 BUILDING = Path(__file__).parent / "building"
 NODE_BUILDING = Path(__file__).parent / "node_building"
+KUEUE_BUILDING = Path(__file__).parent / "kueue_building"
 
 
 class Program(NamedTuple):
@@ -21,7 +22,7 @@ class Program(NamedTuple):
 
     Attributes:
         name: Of the file.
-        wrapper: The folder under building/ or node_building/ whose go.mod pins the versions.
+        wrapper: The folder under building/, node_building/ or kueue_building/ whose go.mod pins the versions.
         package: What is compiled, as Go names it.
         variables: Names of string variables that receive the version, so that the program tells it truthfully.
     """
@@ -91,7 +92,7 @@ class Recipe(NamedTuple):
 
 def wrapper(name: str) -> Path:
     """Return the folder of a wrapper."""
-    return next(folder / name for folder in (BUILDING, NODE_BUILDING) if (folder / name).exists())
+    return next(folder / name for folder in (BUILDING, NODE_BUILDING, KUEUE_BUILDING) if (folder / name).exists())
 
 
 def version(name: str) -> str:
@@ -110,6 +111,7 @@ PROGRAMS = (
     Program("jobset", "jobset", "sigs.k8s.io/jobset", ("sigs.k8s.io/jobset/pkg/version.GitVersion",)),
 )
 # LeaderWorkerSet and Kueue come without their controllers: the server checks what we send against their schemas.
+# That of Kueue is built apart, as KUEUE says.
 DEFINITIONS = (
     Definitions("jobset", f"sigs.k8s.io/jobset@{version('jobset')}", "config/components/crd/bases"),
     Definitions("jobset-webhooks", f"sigs.k8s.io/jobset@{version('jobset')}", "config/components/webhook"),
@@ -142,5 +144,15 @@ NODE = Recipe(
 )
 
 
-def definitions(name: str) -> list[Path]:
-    return sorted((folder() / "definitions" / name).glob("*.yaml"))
+# Seven minutes of two cores, and few tests: not a part of the cluster that all tests of Kubernetes need.
+KUEUE = Recipe(
+    "kinetic-test-kueue",
+    "kueue-build",
+    (Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", ("sigs.k8s.io/kueue/pkg/version.GitVersion",)),),
+    (Definitions("kueue-webhooks", f"sigs.k8s.io/kueue@{version('kueue')}", "config/components/webhook"),),
+    tuple(KUEUE_BUILDING.glob("*/go.mod")),
+)
+
+
+def definitions(name: str, recipe: Recipe = CLUSTER) -> list[Path]:
+    return sorted((recipe.folder() / "definitions" / name).glob("*.yaml"))

@@ -111,6 +111,7 @@ def launch(wanted: Launch, context: Place, keep: float) -> bool:
             output.report_once(f"the pod is not kept warm: {why}")
         return False
     if (most := _new.get()) is not None:
+        backend.warm.check_permissions()
         _start_with(wanted, context, keep, most)
         return True
     try:

@@ -2,7 +2,8 @@
 
 The first time takes about a quarter of an hour on two cores, and 5 GB of Go's own caches. It can be stopped: each
 program is put into place when it is whole, and the next run goes on with the next one. Go's own variables work as ever;
-so `GOFLAGS=-p=1 nice make cluster` leaves room for others. A number as the only word is for how many seconds at most.
+so `GOFLAGS=-p=1 nice make cluster` leaves room for others. A number as the only word is for how many seconds at most;
+"kueue" builds the controller of Kueue instead.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
     from cluster.binaries import Definitions, Program, Recipe
 
 
-def main() -> int:
+def main(recipe: Recipe = binaries.CLUSTER) -> int:
     """Make what is missing; return the exit status."""
-    recipe = binaries.CLUSTER
     if not recipe.missing():
         say(f"all there: {recipe.folder()}")
         return 0
     refusal = why_go_will_not_do(recipe)
     if refusal:
-        say(f"{refusal}, or set KINETIC_TEST_KUBECONFIG to a cluster")
+        say(f"{refusal}, or set KINETIC_TEST_KUBECONFIG to a cluster" if recipe is binaries.CLUSTER else refusal)
         return 1
     with only_one_at_a_time(recipe):
         make_programs(recipe)
@@ -49,7 +49,7 @@ def make_programs(recipe: Recipe) -> None:
     todo = recipe.missing()  # somebody else may have built it while we waited
     for each in recipe.definitions:
         if f"definitions/{each.name}" in todo:
-            copy(each)
+            copy(recipe, each)
     programs = [each for each in recipe.programs if each.name in todo]
     for number, each in enumerate(programs, start=1):
         build(recipe, each, f"{number} of {len(programs)}")
@@ -120,17 +120,17 @@ def environment() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
-def copy(definitions: Definitions) -> None:
+def copy(recipe: Recipe, definitions: Definitions) -> None:
     """Copy resource definitions out of their module."""
     say(f"fetching the definitions of {definitions.module}")
     fetch = ["go", "mod", "download", "-json", definitions.module]
-    with tempfile.TemporaryDirectory(dir=binaries.folder()) as scratch:
+    with tempfile.TemporaryDirectory(dir=recipe.folder()) as scratch:
         answer = subprocess.run(fetch, cwd=scratch, env=environment(), stdout=subprocess.PIPE, check=True).stdout
         made = Path(scratch) / definitions.name
         made.mkdir()
         for path in (Path(json.loads(answer)["Dir"]) / definitions.folder).glob("*.yaml"):
             shutil.copyfile(path, made / path.name)  # not copy: files of Go's module cache are read-only
-        final = binaries.folder() / "definitions" / definitions.name
+        final = recipe.folder() / "definitions" / definitions.name
         final.parent.mkdir(exist_ok=True)
         made.replace(final)
 
@@ -147,6 +147,8 @@ def stop_after(seconds: int) -> None:
 
 if __name__ == "__main__":
     try:
+        if sys.argv[1:] == ["kueue"]:
+            sys.exit(main(binaries.KUEUE))
         if sys.argv[1:]:
             stop_after(int(sys.argv[1]))
         sys.exit(main())

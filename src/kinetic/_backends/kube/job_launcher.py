@@ -159,15 +159,16 @@ class JobLauncher:
         waits_for = [each.job_id for each in launch.order.after]
         if launch.programs_of:
             waits_for = [job_manifests.PROGRAMS_OF, launch.programs_of]
+        default_queue = preflight.default_queue(client) if waits_for or request.settings.queue else ""
         if waits_for:
-            job_manifests.hold(manifest, waits_for)
+            job_manifests.hold(manifest, waits_for, default_queue)
         if shared is not None and hosts == 1:
             manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
             made = client.create(kind, manifest)
             self.keep_runner()
             return made
         queue = request.settings.queue if kind is not LEADER_WORKER_SET and not waits_for else ""
-        create = _create_outside_its_queue if queue else Client.create
+        create = partial(_create_outside_its_queue, default_queue=default_queue) if queue else Client.create
         made = kube_client.complete(kind, create(client, kind, manifest))
         step("client:job-created")
         self.keep_runner()
@@ -238,10 +239,10 @@ class JobLauncher:
         return order.index if order.index < self._keys_of.get(launch.group, 0) else None
 
 
-def _create_outside_its_queue(client: Client, kind: Kind, manifest: Object) -> Object:
+def _create_outside_its_queue(client: Client, kind: Kind, manifest: Object, *, default_queue: str) -> Object:
     """Create an object that Kueue does not know yet: it would start pods, and hold machines, without a Secret."""
     about = manifest["metadata"]
-    labels = {name: value for name, value in about["labels"].items() if name != QUEUE_LABEL}
+    labels = job_manifests.outside_of_queues(about["labels"], default_queue)
     try:
         return client.create(kind, {**manifest, "metadata": {**about, "labels": labels}})
     except (AccessDeniedError, LaunchError):  # a policy of the cluster may want the queue from the beginning

@@ -125,6 +125,8 @@ OWNER_LABEL = "kinetic/owner"
 GROUP_LABEL = "kinetic/group"
 RUNNER_LABEL = "kinetic/runner"  # of the ConfigMap
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_ANNOTATION = "kinetic/queue"  # of what waits for other jobs; Kueue reads an annotation with its label's name, too
+NO_QUEUE = "kinetic-none"  # a queue that is nowhere: Kueue puts what names none into the namespace's default queue
 JOB_ID_ANNOTATION = "kinetic/job-id"  # an id may be too long for a label
 ACCELERATOR_ANNOTATION = "kinetic/accelerator"
 AFTER_ANNOTATION = "kinetic/after"  # what a suspended job waits for; removed when it may start
@@ -594,12 +596,22 @@ def _object(version: str, kind: str, about: Manifest, spec: Manifest) -> Manifes
 MOST_OBJECT_BYTES = 1_048_576  # what the server takes of a Secret's or a ConfigMap's values together
 
 
-def hold(manifest: Manifest, after: Sequence[str]) -> None:
+def hold(manifest: Manifest, after: Sequence[str], default_queue: str) -> None:
     """Make an object wait: suspended, with what it waits for, and in no queue of Kueue, which would start it."""
     about = manifest["metadata"]
-    queue = about["labels"].pop(QUEUE_LABEL, "")
-    about["annotations"] |= {AFTER_ANNOTATION: " ".join(after)[:_MOST_AFTER], **({QUEUE_LABEL: queue} if queue else {})}
+    queue = about["labels"].get(QUEUE_LABEL) or default_queue
+    about["labels"] = outside_of_queues(about["labels"], default_queue)
+    about["annotations"] |= {
+        AFTER_ANNOTATION: " ".join(after)[:_MOST_AFTER],
+        **({QUEUE_ANNOTATION: queue} if queue else {}),
+    }
     manifest["spec"]["suspend"] = True
+
+
+def outside_of_queues(labels: Mapping[str, str], default_queue: str) -> dict[str, str]:
+    """Return labels with which Kueue does not start an object; ``default_queue``: of its namespace, "" for none."""
+    found = {name: value for name, value in labels.items() if name != QUEUE_LABEL}
+    return found | ({QUEUE_LABEL: NO_QUEUE} if default_queue else {})
 
 
 def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:

@@ -28,7 +28,7 @@ from kinetic._backends.kube.job_manifests import (
     JOB_ID_ANNOTATION,
     JOB_LABEL,
     PROGRAMS_OF,
-    QUEUE_LABEL,
+    QUEUE_ANNOTATION,
     SLICE_HOSTS_ANNOTATION,
     SLICE_INDEX,
     WARM_LABEL,
@@ -211,7 +211,7 @@ def reduced(found: Object) -> Object:
     """Return what is needed of an object for the status of its job: a tenth of it."""
     about, spec = _metadata(found), found.get("spec") or {}
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels")
-    wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, DIFFERS_ANNOTATION, QUEUE_LABEL)
+    wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, DIFFERS_ANNOTATION, QUEUE_ANNOTATION)
     annotations = {name: value for name in wanted if (value := annotation_of(found, name))}
     slices = [{"replicas": part.get("replicas")} for part in spec.get("replicatedJobs") or ()]
     return {

@@ -57,6 +57,9 @@ _ENFORCED = "pod-security.kubernetes.io/enforce"
 # others is rejected. Source: Red Hat's page "Managing security context constraints", 2026-11.
 _USERS_OF_OPENSHIFT = "openshift.io/sa.scc.uid-range"
 OPENSHIFT = "openshift"
+_DEFAULT_QUEUE = (
+    "default"  # https://kueue.sigs.k8s.io/docs/tasks/manage/enforce_job_management/setup_default_local_queue
+)
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
@@ -199,6 +202,13 @@ def _check_queue(client: Client, name: str) -> Sequence[str]:
         why = "no LocalQueue of Kueue has that name there, so the job would wait forever"
         _require(client, kind, name, why, code="queue-missing")
     return ()
+
+
+def default_queue(client: Client) -> str:
+    """Return the LocalQueue into which Kueue puts jobs of the namespace that name none; "" where there is none."""
+    kind = discovery.served(client, LOCAL_QUEUE)
+    is_there = kind is not None and _exists(client, kind, _DEFAULT_QUEUE, absent_seconds=discovery.SHORT_SECONDS)
+    return _DEFAULT_QUEUE if is_there else ""
 
 
 # What a message calls a kind, and the variable that names such an object.

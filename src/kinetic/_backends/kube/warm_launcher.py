@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec
+from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec, preflight
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
 from kinetic._backends.kube.job_launcher import KINDS, JobLauncher
 from kinetic._backends.kube.job_manifests import RUNNER_PATH
@@ -23,7 +23,7 @@ from kinetic._wire import NamedTuple, python_runtime, warm_pods
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import KEY_FILE, WARM, Task
 from kinetic._wire.warm_pods import WarmPod
-from kinetic.errors import AccessDeniedError, BackendError, IntegrityError, KineticError
+from kinetic.errors import AccessDeniedError, BackendError, IntegrityError, KineticError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
@@ -141,8 +141,21 @@ class WarmLauncher:
         return "a LeaderWorkerSet starts again what has ended, so a slice of it could not end by itself; JobSet can"
 
     def check_permissions(self) -> None:
-        """Raise AccessDeniedError if we may not connect to pods: a new one would be idle for nothing."""
-        discovery.check_permissions(self._client(), (discovery.Permission("create", POD, "portforward"),))
+        """Refuse a new pod that would be idle for nothing: we may not connect to it, or Kueue starts each task itself.
+
+        Raises:
+            AccessDeniedError: The former.
+            LaunchError: The latter.
+        """
+        client = self._client()
+        discovery.check_permissions(client, (discovery.Permission("create", POD, "portforward"),))
+        if queue := preflight.default_queue(client):
+            raise LaunchError(
+                f"the queue {queue} of Kueue admits each job by itself",
+                why=f"it is the default queue of the namespace {client.namespace}",
+                next="submit jobs as they are",
+                code="no-warm-pod",
+            )
 
     def task_of(self, launch: Launch, umask: int, requirements: Mapping[str, Any] | None = None) -> str:
         """Return the page of the task of a launch; ``requirements``: what it installs in place of its own."""

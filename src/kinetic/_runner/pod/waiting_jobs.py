@@ -28,7 +28,8 @@ from kinetic._wire.outcomes import SUCCEEDED
 from kinetic._wire.task import AttemptFiles, Task
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, RunnerError
 
-AFTER, JOB_ID, QUEUE = "kinetic/after", "kinetic/job-id", "kueue.x-k8s.io/queue-name"  # annotations; see job_manifests
+AFTER, JOB_ID, QUEUE = "kinetic/after", "kinetic/job-id", "kinetic/queue"  # annotations; see job_manifests
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GROUP, WARM = "kinetic/group", "kinetic/warm"  # labels
 _NAME = re.compile(r"kinetic-[a-z0-9-]{1,62}")
 _KINDS = ("apis/batch/v1", "jobs"), ("apis/jobset.x-k8s.io/v1alpha2", "jobsets")
@@ -151,7 +152,7 @@ def change_to_start(found: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     change: dict[str, Any] = {"metadata": {"annotations": {AFTER: None}}}
     if queue := annotations.get(QUEUE):
-        change["metadata"]["labels"] = {QUEUE: queue}  # Kueue starts it
+        change["metadata"]["labels"] = {QUEUE_LABEL: queue}  # Kueue starts it
     else:
         change["spec"] = {"suspend": False}
     return change

@@ -110,7 +110,7 @@ def test_a_job_gets_its_queue_at_once_where_a_policy_wants_it_from_the_beginning
     denied = refusal(403, "admission webhook denied the request: a queue is needed", "Forbidden")
 
     with cluster(denied, page(manifest, 201)) as (client, server):
-        _create_outside_its_queue(client, JOB, manifest)
+        _create_outside_its_queue(client, JOB, manifest, default_queue="")
 
         labels = [json.loads(each.body)["metadata"]["labels"] for each in server.asked]
 
