@@ -43,7 +43,7 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(value_text, value))
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={value_text(each)}" for key, each in value.items())
+        return ", ".join(f"{key}={value_text(each)}" for key, each in value.items()) or "none"
     return str(value)
 
 
@@ -157,7 +157,7 @@ class _SettingsReader:
 
     def _cluster_row(self, field: str) -> Iterator[Row]:
         found = cluster.look_up(field, self._profile, os.environ)
-        value = [*found.value] if isinstance(found.value, tuple) else found.value
+        value = [*map(cluster.as_typed, found.value)] if isinstance(found.value, tuple) else found.value
         yield Row(field, value, found.source, settings.VARIABLES[f"KINETIC_{field.upper()}"])
 
     def _machine_rows(self) -> Iterator[Row]:

@@ -180,6 +180,17 @@ def example_of(field: str) -> str:
     return _KINDS[field].example
 
 
+def as_typed(value: object) -> str:
+    """Return one of several values of a field as one types it."""
+    if isinstance(value, VolumeClaim):
+        folder, read_only = f"/{value.folder}" if value.folder else "", ":ro" if value.read_only else ""
+        return f"{value.path}={value.claim}{folder}{read_only}"
+    if isinstance(value, Mapping):  # a toleration
+        equal, effect = f"={value['value']}" if "value" in value else "", value.get("effect", "")
+        return f"{value['key']}{equal}{f':{effect}' if effect else ''}"
+    return str(value)
+
+
 def _name(text: str) -> str:
     if re.fullmatch(_NAME, text) and len(text) <= _MAX_NAME:
         return text

@@ -150,6 +150,23 @@ def test_a_context_leads_to_the_cluster_and_no_default_zone_or_name_is_told(kine
     assert "the context's own" in rows["cluster"]
 
 
+def test_what_a_cluster_wants_of_its_pods_is_shown_as_it_is_typed(kinetic, settings, monkeypatch) -> None:
+    typed = {
+        "volume_claims": ["/datasets=sets/imagenet:ro", "/scratch=scratch"],
+        "tolerations": ["dedicated=research:NoSchedule", "gpu", "a=", "b:NoExecute"],
+    }
+    for name, values in typed.items():
+        monkeypatch.setenv(f"KINETIC_{name.upper()}", ",".join(values))
+    monkeypatch.setenv("KINETIC_NODE_SELECTOR", "none")
+
+    found, rows = settings(), kinetic("config").stdout.splitlines()
+
+    assert {name: found[name][0] for name in typed} == typed
+    shown = {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
+    assert shown["volume_claims"].startswith("/datasets=sets/imagenet:ro, /scratch=scratch KINETIC_")
+    assert shown["node_selector"] == "none KINETIC_NODE_SELECTOR"  # any node, and not Google's labels
+
+
 def test_beside_a_context_what_somebody_wrote_or_a_bucket_is_named_after_is_told(settings, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_PROJECT", "acme")
     monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "lab")
