@@ -250,7 +250,8 @@ def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[s
     head, *sections = text.split(_PACKAGE)
     for number, package in enumerate(tomllib.loads(text)["packages"] if found else ()):
         files = (str(each.get("url", "")) for each in _files(package) if each is not package.get("archive"))
-        if (address := _index_of(next(files, ""), found)) and "index" not in package:  # another version of uv names it
+        address = "" if "index" in package else _index_of(next(files, ""), found)  # another version of uv names it
+        if address and not secret_in(address):
             sections[number] = f"index = {json.dumps(address)}\n{sections[number]}"
     return _PACKAGE.join([head, *sections])
 

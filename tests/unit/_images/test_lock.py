@@ -228,6 +228,13 @@ def test_an_index_that_uv_has_named_itself_is_named_once(tmp_path: Path, monkeyp
     assert lock.with_indexes(text, [], tmp_path, []) == text
 
 
+def test_an_index_with_a_secret_in_its_address_is_not_named_in_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://one.example/simple?token=hunter2")
+    text = '[[packages]]\nname = "a"\nsdist = { url = "https://files.example/a-1.tar.gz" }\n'
+
+    assert lock.with_indexes(text, [], tmp_path, []) == text
+
+
 @pytest.mark.parametrize("begin", [[""], ["alpha", "-c "]], ids=["requirement", "constraint"])
 def test_a_file_must_have_a_hash_that_its_line_names(publish, begin: list[str]) -> None:
     publish("alpha", "1.0")
