@@ -40,7 +40,7 @@ _MAX_NAME = 64  # characters
 _TYPED = {  # these may be what JSON has for them, as well as a string
     "pull_secrets": "a list of names",
     "node_selector": "an object with a string for each label",
-    "tolerations": "a list of taints",
+    "tolerations": 'a list of strings, as in ["dedicated=research:NoSchedule"]',
     "labels": "an object with a string for each label",
     "annotations": "an object with a string for each annotation",
     "config_maps": "a list of names",

@@ -205,6 +205,7 @@ def test_an_object_without_labels_in_a_file_takes_any_node(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
+        ("tolerations", [{"key": "a"}], 'is a list, not a list of strings, as in ["dedicated=research:NoSchedule"]'),
         ("pull_secrets", ["a", 1], "\"pull_secrets\" of profile 'team' is a list, not a list of names"),
         ("node_selector", {"a": 1}, "is an object, not an object with a string for each label"),
         ("ttl_hours", True, "is true, not a number of hours"),
