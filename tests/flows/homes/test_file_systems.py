@@ -230,6 +230,33 @@ def test_a_full_disk_can_be_emptied_by_removing_a_batch(clients: Any, full: Full
     assert listed.stdout.count('"SUCCEEDED"') == 12
 
 
+@pytest.mark.parametrize("writes", ["open('large.bin', 'wb', 0).write", "sys.stdout.buffer.raw.write"])
+def test_a_job_that_fills_the_disk_with_its_files_or_its_log_can_be_seen_and_removed(
+    clients: Any, tmp_path: Path, mount: Any, writes: str
+) -> None:
+    disk = mount(tmp_path / "disk", "size=48m")
+    clients.more = {"KINETIC_RUNTIME_DIR": str(disk / "here")}
+    clients.project.write("large.py", f"""
+        import sys
+        import kinetic
+        @kinetic.run(accelerator="cpu")
+        def fill():
+            write = {writes}
+            while write(b"x" * 99 + b"\\n"):
+                pass
+    """)  # fmt: skip
+    job = clients.run("from large import fill\njob = fill.run_async()\njob.wait()\nprint(json.dumps(job.job_id))")
+
+    seen = [clients.kinetic("jobs", *words) for words in (["list"], ["logs", job, "--tail", "9"], ["explain", job])]
+    removed = clients.kinetic("jobs", "cleanup", job, "--yes")
+
+    assert [told.returncode for told in (*seen, removed)] == [0, 0, 0, 0], [told.stderr for told in (*seen, removed)]
+    assert "FAILED" in seen[0].stdout
+    assert _free(disk) > 20_000_000
+    clients.until.touch()
+    assert clients.collect(clients.submit())["file"]
+
+
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
     disk = mount(tmp_path / "disk", "size=16m")
     needed = sum(path.stat().st_size for path in runner_bundle.contents().values())

@@ -1,6 +1,7 @@
 """The connection to the database of a queue: opened, locked for a change, and repaired.
 
-A damaged database is renamed, and a new one is built from what is durable beside it (``queue_database.py``).
+A damaged database is renamed, and a new one is built from what is durable beside it (``queue_database.py``). On a full
+disk, a file beside it gives its room to the changes by which jobs end and are removed: a job may have filled the disk.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _MOST_SECONDS = 3600.0  # as long as a supervisor waits for a store
 _FORK_SECONDS = 5.0  # how long a fork waits for the change of another thread
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_RESERVE_BYTES = 1 << 18  # some sixty changes
+_FREE_BYTES = 1 << 24  # below, no reserve is made: the room that it has just given is for the change that needs it
 _TRIAL = "SELECT 1 FROM jobs, supervisors, templates, predecessors, lent_slots WHERE jobs.template_id = '' LIMIT 0"
 
 
 class _RepairedError(BackendUnavailableError):
-    """A change failed because the database was damaged; it is repaired now."""
+    """A change failed because the database was damaged, or its disk full; it is repaired now, or has room."""
 
 
 def again_if_repaired(change: Callable[P, T]) -> Callable[P, T]:
-    """Repeat a change, which must be safe to repeat, if the database was damaged in its middle."""
+    """Repeat a change, which must be safe to repeat, if the database was damaged in its middle, or its disk full."""
 
     @functools.wraps(change)
     def changed(*args: P.args, **named: P.kwargs) -> T:
@@ -146,7 +149,7 @@ class QueueConnection:
         return db
 
     def _patiently(self, do: Callable[[], T]) -> T:
-        """Use the database; once more if it was damaged and has been repaired."""
+        """Use the database; once more if it was damaged and has been repaired, or has room now."""
         try:
             return _patiently(self._path, do)
         except sqlite3.Error as error:
@@ -158,7 +161,10 @@ class QueueConnection:
             raise _unusable(self._path, str(error)) from error
 
     def _repair_after(self, error: sqlite3.Error) -> bool:
-        """Rename a damaged database unless another process has done so; return whether it was damaged."""
+        """Rename a damaged database unless another process has done so; return whether using it again may help."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            self._make_room()
+            return True
         if not _is_damage(error):
             return False
         damaged = self._file
@@ -169,6 +175,12 @@ class QueueConnection:
 
                 queue_database.set_aside(self._path)
         return True
+
+    def _make_room(self) -> None:
+        """Free the room of the reserve, and that of the journal, which begins anew."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            _reserve(self._path).unlink(missing_ok=True)
+            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _connection(self) -> sqlite3.Connection:
         if self._pid != os.getpid():  # after a fork: a connection must not cross it
@@ -181,6 +193,7 @@ class QueueConnection:
                 with _gate(self._path):
                     self._db, self._is_forced = _open(self._path), True
                     self._file = folders.file_id(self._path)
+                    _make_reserve(self._path)
             except (OSError, sqlite3.Error) as error:
                 self.is_read_only = getattr(error, "errno", None) == errno.EROFS and self._path.exists()
                 if not self.is_read_only:
@@ -316,6 +329,19 @@ def _check_tables(db: sqlite3.Connection) -> None:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def _reserve(path: Path) -> Path:
+    return path.with_suffix(".reserve")
+
+
+def _make_reserve(path: Path) -> None:
+    """Take some room of the disk while there is enough; the caller has the gate."""
+    reserve = _reserve(path)
+    with contextlib.suppress(OSError):
+        if not reserve.exists() and (disk := os.statvfs(path.parent)).f_bavail * disk.f_frsize > _FREE_BYTES:
+            with open(reserve, "wb", opener=folders.opener) as file:
+                file.write(os.urandom(_RESERVE_BYTES))  # zeros may take no room
 
 
 def _unusable(

@@ -1,6 +1,6 @@
 """The runtime folder of this machine: the names of its files, and the task of each job.
 
-{runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
+{runtime}/queue.db queue.lock queue.note queue.reserve queue.db.damaged-{time}
 {runtime}/supervisors/{supervisor}.lock .wake .log .job
 {runtime}/jobs/{job_id}/launch.json key followed-keys completion_pipe submitting   the first two may be shared
 {runtime}/jobs/{job_id}/log-{attempt}-{host} work-{attempt}-{host}/
