@@ -120,9 +120,12 @@ def is_debug() -> bool:
 
 
 def correct_advice(error: KineticError) -> None:
-    """Replace the next step of an error about a file that could not be opened because too many are open."""
-    if isinstance(error.__cause__, OSError) and error.__cause__.errno in {errno.EMFILE, errno.ENFILE}:
+    """Replace the next step of an error about a file that a limit of this process has refused."""
+    number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+    if number in {errno.EMFILE, errno.ENFILE}:
         error.next = "close files that this program has open, or allow more: ulimit -n 4096"
+    elif number == errno.EFBIG:
+        error.next = "allow larger files: ulimit -f unlimited"
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:

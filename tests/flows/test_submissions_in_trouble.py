@@ -157,3 +157,24 @@ def test_too_many_open_files_are_called_that_and_no_file_is_blamed(project) -> N
     )
 
     assert out.splitlines()[-1] == "['close files that this program has open, or allow more: ulimit -n 4096']"
+
+
+def test_an_argument_above_the_limit_for_the_size_of_files_says_how_to_raise_that(project) -> None:
+    out = project.out(
+        """
+        import resource, signal
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def length(data):
+            return len(data)
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+        try:
+            length(bytes(3_000_000))
+        except kinetic.errors.StoreError as error:
+            print(error.next)
+        """
+    )
+
+    assert out.splitlines()[-1] == "allow larger files: ulimit -f unlimited"
