@@ -31,6 +31,12 @@ def unpicklable(
     roots: Sequence[tuple[str, object]], fails: pickle_diagnosis.Fails, error: BaseException
 ) -> ArgumentNotPicklableError:
     """Return the error for a failed pickling."""
+    if isinstance(error, MemoryError):
+        return ArgumentNotPicklableError(
+            "there was not enough memory to pickle the call",
+            why=f"some values are copied while they are pickled, such as texts; the error was {error!r}",
+            next='write large values to a file, pass kinetic.Data("file") and load it inside the function',
+        )
     found = pickle_diagnosis.find(roots, fails)
     if found is None:
         return ArgumentNotPicklableError(

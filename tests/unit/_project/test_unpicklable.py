@@ -313,6 +313,20 @@ def test_a_nest_that_is_too_deep_is_said_to_be_too_deep_and_not_followed_to_its_
     assert "flatten it" in text
 
 
+class TooLarge:
+    """As a text of which there is no room for a copy."""
+
+    def __reduce__(self):
+        raise MemoryError
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_kind_of_an_argument() -> None:
+    text = refusal(train, {"text": TooLarge()})
+
+    assert text.splitlines()[0] == "there was not enough memory to pickle the call [not-picklable]"
+    assert "kinetic.Data" in text
+
+
 def test_parts_that_pickle_alone_but_not_together_are_said_to() -> None:
     failed = pickler.unpicklable([("argument 0", 1)], lambda value: None, ValueError("too much"))
 
