@@ -247,7 +247,11 @@ def missing(data: Data) -> DataMissingError:
     why = f"looked for {data.path}"
     if os.path.islink(data.path):
         why += f", a broken link to {os.readlink(data.path)}"
-    return DataMissingError(f"{raw_of(data)!r} does not exist", why=why, next=_nearest(data.path))
+    raw = raw_of(data)
+    scheme, colon, rest = raw.partition(":/")
+    is_address = f"{scheme}://" in {*_CLOUDS, _HUGGING_FACE} and colon
+    step = f"did you mean '{scheme}://{rest}'?" if is_address else _nearest(data.path)
+    return DataMissingError(f"{raw!r} does not exist", why=why, next=step)
 
 
 def _nearest(path: str) -> str:
@@ -261,6 +265,8 @@ def _nearest(path: str) -> str:
         above = os.path.dirname(folder)
         while not os.path.isdir(above):
             above = os.path.dirname(above)
+        if not set("*?[").isdisjoint(os.path.relpath(path, above)):
+            return f"patterns are not expanded: pass the folder, Data({above!r})"
         return f"check {above}: this part of the path exists"
     from difflib import get_close_matches  # 3 ms, for a message
 

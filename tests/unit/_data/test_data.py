@@ -142,6 +142,19 @@ def test_a_pattern_is_answered_with_the_folder_to_pass(tmp_path):
     assert caught.value.next.startswith("2 names there match it, but patterns are not expanded: pass the folder")
 
 
+def test_a_pattern_for_folders_is_answered_with_the_folder_above_them(tmp_path):
+    with pytest.raises(DataMissingError) as caught:
+        Data(tmp_path / "day=*" / "part.parquet")
+
+    assert caught.value.next == f"patterns are not expanded: pass the folder, Data({str(tmp_path)!r})"
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3", "hf"])
+def test_an_address_with_one_slash_is_answered_with_two(scheme):
+    with pytest.raises(DataMissingError, match=f"did you mean '{scheme}://bucket/x'"):
+        Data(f"{scheme}:/bucket/x")
+
+
 def test_a_path_into_nowhere_names_the_part_that_exists(folder):
     with pytest.raises(FileNotFoundError, match=f"check {folder}:"):
         Data(folder / "no" / "such" / "thing")
