@@ -161,10 +161,7 @@ class _DriverWatch:
             return False
         if not self._driver_is_gone(tracker) or not self._is_gone_for_good:
             return True
-        if not (missing := self._missing(tracker)) or self._accepts_missing:
-            return False
-        self._report(len(missing))
-        return True
+        return bool(self._missing(tracker)) and not self._accepts_missing  # ``loss`` tells of these
 
     def loss(self, tracker: Tracker, *, at_once: bool = False) -> BaseException | None:
         """Return what to raise because the rest will not be submitted; None while it may be.
