@@ -508,7 +508,8 @@ class LocalBackend:
         if row.gpus and row.limits.gpus != self.limits.gpus:
             reasons.append(f"KINETIC_LOCAL_GPUS was {row.allowed} when it was submitted")
         elif not row.gpus and row.slots != self.limits.slots:
-            reasons.append(f"{row.slots} slots were set when it was submitted (KINETIC_LOCAL_SLOTS)")
+            slots = "1 slot" if row.slots == 1 else f"{row.slots} slots"
+            reasons.append(f"it was submitted with {slots}: by KINETIC_LOCAL_SLOTS, or the cores of the process")
         return "; ".join(reasons) or "jobs that were submitted earlier start first"
 
     # ------------------------------------------------------------------------------------------------ Inspector
