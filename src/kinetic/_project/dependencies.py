@@ -229,6 +229,7 @@ Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
+_UNREAD = ("environment.yml", "environment.yaml", "Pipfile", "setup.py", "setup.cfg")  # which name some, too
 _NAMES_DEPENDENCIES = r"(?m)^\s*dependencies\s*="
 _WHEEL = ".whl"
 _NOTHING_MORE = Wanted()
@@ -317,7 +318,10 @@ def find(
     folder, names, in_repository = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
     if not names:
         searched = f"from {entry} up to {folder}" if folder != entry else f"in {folder}"
-        note = f"no {' or '.join(_FILES)} {searched}: {_only_base(base=base)}"
+        climbed = [each for each in (entry, *entry.parents) if each.is_relative_to(folder)]
+        unread = [str(each / name) for each in climbed for name in _UNREAD if (each / name).is_file()]
+        others = f"; not read: {', '.join(unread)}" if unread else ""
+        note = f"no {' or '.join(_FILES)} {searched}: {_only_base(base=base)}{others}"
         return Dependencies(None, "none", notes=(note,))
     file = folder / names[0]
     notes = [f"dependencies come from {file}" + (f"; {names[1]} beside it is not read" if names[1:] else "")]

@@ -95,6 +95,15 @@ def test_where_only_one_folder_is_searched_it_is_named_once(tree):
     assert note.startswith(f"no requirements.txt or pyproject.toml in {tree.entry}: only base packages")
 
 
+def test_files_of_other_tools_that_name_dependencies_are_said_not_to_be_read(tree):
+    (tree.root / ".git").mkdir()
+    conda, setup = tree.write("environment.yml", "dependencies: [numpy]\n"), tree.write("setup.py", "setup()\n")
+
+    (note,) = tree.find().notes
+
+    assert note.endswith(f"only base packages will be installed; not read: {conda}, {setup}")
+
+
 def test_the_level_that_holds_git_is_looked_at_itself(tree):
     (tree.root / ".git").mkdir()
     file = tree.write("requirements.txt", "six\n")
