@@ -22,6 +22,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import environment
 from kinetic._jobs.index import OF_OTHERS, Row, page_entries, page_names, rows_of
 from kinetic._stores import open_store
+from kinetic._stores.protocol import CLOUDS
 from kinetic._wire import NamedTuple, folders, keys
 from kinetic.errors import KineticError
 
@@ -446,10 +447,10 @@ def _creations(stored: Sequence[Job], past: Sequence[Row], places: _Places | Non
 def _recorded(job: Job) -> float:
     """Return when the record of a job was written: once, so the store knows the order of submission.
 
-    S3 has whole seconds: there, the record says by the clock of its client when it was made.
+    Buckets know whole seconds: there, the record says by the clock of its client when it was made.
     """
     store = open_store(job.store) if job.store else environment.local_store()
-    if store.url.startswith("s3://"):
+    if store.url.startswith(CLOUDS):
         from kinetic._jobs import locate
 
         page = locate.read_record(store, job.job_id)

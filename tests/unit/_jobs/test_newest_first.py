@@ -70,13 +70,14 @@ def test_a_job_that_has_left_the_queue_is_newer_than_one_in_it_that_was_queued_e
     assert newest_first([queued, cancelled]) == [cancelled, queued]
 
 
+@pytest.mark.parametrize("url", ["gs://jobs", "s3://jobs", "az://jobs@account"])
 def test_in_a_store_whose_times_are_whole_seconds_the_records_tell_which_job_was_submitted_last(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, url
 ) -> None:
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
     key_id, _ = config_home.own_key(tmp_path)
     store = MemoryStore("whole-seconds")
-    store.url = "s3://jobs"
+    store.url = url
     rest = ("gke", "", "", "", "default", "", "", "", "cpu", "f", "f", "2026-11-23T07:00:00Z")
     jobs = [JobRecord(f"cpu-f-20261123-070000-{name}", *rest, store=store.url, key_id=key_id) for name in ("b1", "a2")]
     for number, job in enumerate(jobs):
