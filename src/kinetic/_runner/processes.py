@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,21 @@ def is_tracker(pid: int) -> bool:
 
 def mounts() -> list[tuple[str, str]]:
     """Return the mounts that this process sees, in their order: their numbers and where they are; none elsewhere."""
-    lines = (line.split() for line in _read(_MOUNTS, 1 << 24).decode(errors="surrogateescape").split("\n"))
-    return [(words[0], _ESCAPED.sub(lambda code: chr(int(code[1], 8)), words[4])) for words in lines if words]
+    return [(words[0], _point(words)) for words in _mount_lines()]
+
+
+def mounts_in_memory() -> set[str]:
+    """Return where a file system is mounted that is in memory, and so of this container only."""
+    return {_point(words) for words in _mount_lines() if words[words.index("-") + 1] == "tmpfs"}
+
+
+def _mount_lines() -> Iterator[list[str]]:
+    lines = _read(_MOUNTS, 1 << 24).decode(errors="surrogateescape").split("\n")
+    return (line.split() for line in lines if line)
+
+
+def _point(words: Sequence[str]) -> str:
+    return _ESCAPED.sub(lambda code: chr(int(code[1], 8)), words[4])
 
 
 def mounts_below(folder: Path) -> list[str]:

@@ -49,6 +49,7 @@ def test_a_home_that_is_a_volume_and_what_other_pods_write_there_is_left_alone(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
+    assert "/dev/shm" in processes.mounts_in_memory()
     assert str(tmp_path) in cleanup._folders(set())
     assert str(tmp_path) not in cleanup._folders({str(tmp_path)})
 
