@@ -262,6 +262,7 @@ SELDOM = (
     "kinetic._runner.worker.mount_namespace",
     "kinetic._runner.worker.preloaded_modules",
     "kinetic._runner.worker.small_programs",
+    "kinetic._stores.azure",
     "kinetic._stores.files",
     "kinetic._stores.memory",
     "kinetic._wire.cache_entries",

@@ -13,7 +13,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import CredentialsError, KineticError
 
 if TYPE_CHECKING:
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore.store import GCSStore, S3Store
 
 refused: dict[str, KineticError] = {}  # by their type and first line, as obstore names them: with what logins ended
 
@@ -29,6 +29,11 @@ class Cloud(NamedTuple):
 
 def of_cloud(address: Address) -> Cloud:
     """Return what is particular about the cloud of an address."""
+    if address.scheme == "az":
+        from kinetic._stores import azure  # few need it
+
+        made = lambda address, options: azure.client(address.bucket, options)  # noqa: E731 - one use
+        return Cloud(made, azure.RIGHTS, azure.LOGIN, azure.sources)
     return _CLOUDS[address.scheme]
 
 
@@ -204,53 +209,6 @@ def _amazon_sources() -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------- Azure Blob Storage
-
-# With one of them, obstore has credentials of its own: a token, a service principal, a workload or managed identity.
-_AZURE_OWN = ("AZURE_STORAGE_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_MSI_ENDPOINT")
-
-
-def _azure_client(address: Address, options: dict[str, Any]) -> AzureStore:
-    from obstore.store import AzureStore
-
-    container, _, host = address.bucket.partition("@")
-    account, dot, _ = host.partition(".")
-    found = protocol.azure_settings()
-    if found.get("AccountName", account) != account:
-        found = {}  # of another account
-    endpoint = found.get("BlobEndpoint") or (f"https://{host.replace('.dfs.', '.blob.')}" if dot else "")
-    key, shared = found.get("AccountKey"), found.get("SharedAccessSignature", "").lstrip("?")
-    config: Any = {"account_name": account}
-    config |= {"endpoint": endpoint.rstrip("/")} if endpoint else {}
-    config |= {"account_key": key} if key else {"sas_key": shared} if shared else {}
-    if not (key or shared or any(map(os.environ.get, _AZURE_OWN))) and _has_azure_login():
-        config["use_azure_cli"] = True
-    options["client_options"]["allow_http"] = endpoint.startswith("http://")
-    return AzureStore(container, config=config, **options)
-
-
-def _has_azure_login() -> bool:
-    """Return whether the ``az`` command can be asked for tokens."""
-    import shutil
-
-    return bool(shutil.which("az")) and (_azure_folder() / "azureProfile.json").exists()
-
-
-def _azure_folder() -> Path:
-    return Path(os.environ.get("AZURE_CONFIG_DIR") or Path.home() / ".azure")
-
-
-def _azure_sources() -> str:
-    found = protocol.azure_settings()
-    shown = [f"{name} ({'set' if os.environ.get(name) else 'not set'})" for name in _AZURE_OWN[1:3]]
-    keys = [f"{name} {'there' if found.get(name) else 'none'}" for name in ("AccountKey", "SharedAccessSignature")]
-    return (
-        f"AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN ({', '.join(keys)}, of account "
-        f"{found.get('AccountName', 'not named')}), {', '.join(shown)}, the az command's login in {_azure_folder()} "
-        f"({'there' if _has_azure_login() else 'none'}), the metadata server of Azure's machines"
-    )
-
-
 _CLOUDS = {
     "gs": Cloud(
         _google_client,
@@ -263,11 +221,5 @@ _CLOUDS = {
         "s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and s3:DeleteObject on its objects",
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in: aws configure, aws sso login",
         _amazon_sources,
-    ),
-    "az": Cloud(
-        _azure_client,
-        "the role Storage Blob Data Contributor on the container",
-        "run az login, or set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN",
-        _azure_sources,
     ),
 }

@@ -279,7 +279,6 @@ def unconditional_store_error(url: str, why: str) -> StoreError:
 CLOUDS = ("gs://", "s3://", "az://")  # how addresses of buckets begin
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
-_ACCOUNT = re.compile(r"[a-z0-9]{3,24}(\.[a-z0-9.-]+)?")  # of Azure, with its host in another cloud than the public one
 
 # What stores read of the environment. A job that is to reach the same store needs the same variables.
 CREDENTIAL_VARIABLES = (
@@ -338,39 +337,13 @@ def parse_address(url: str) -> Address:
     if not _BUCKET.fullmatch(name):
         raise OptionError(f"{url!r} names no bucket", why=f"{name!r} is not a valid bucket name")
     if scheme == "az":
-        bucket = f"{name}@{_azure_account(url, account)}"
+        from kinetic._stores import azure  # few need it
+
+        bucket = f"{name}@{azure.account_of(url, account)}"
     prefix = prefix.strip("/")
     if prefix:
         check_key(prefix)
     return Address(scheme, bucket, prefix and prefix + "/")
-
-
-def _azure_account(url: str, named: str) -> str:
-    """Return the storage account of an address of Azure: that of the environment where it names none."""
-    account = named or azure_settings().get("AccountName", "")
-    if not _ACCOUNT.fullmatch(account):
-        bucket, _, prefix = url.partition("://")[2].partition("/")
-        whole = f"az://{bucket.partition('@')[0]}@your-account/{prefix or 'folder'}"
-        raise OptionError(
-            f"{url!r} names no storage account",
-            why=f"{account!r} is not a valid name of one" if account else "AZURE_STORAGE_ACCOUNT is not set either",
-            next=f"{whole}, or export AZURE_STORAGE_ACCOUNT=your-account",
-        )
-    return account
-
-
-def azure_settings() -> dict[str, str]:
-    """Return what the environment says of a storage account of Azure, in the words of its connection strings."""
-    read = os.environ.get
-    pairs = [part.partition("=") for part in read("AZURE_STORAGE_CONNECTION_STRING", "").split(";") if "=" in part]
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    account = read("AZURE_STORAGE_ACCOUNT") or read("AZURE_STORAGE_ACCOUNT_NAME")
-    if account and account != found.get("AccountName"):
-        found = {"AccountName": account}  # a key is of its account only
-    key = read("AZURE_STORAGE_KEY") or read("AZURE_STORAGE_ACCOUNT_KEY") or read("AZURE_STORAGE_ACCESS_KEY")
-    shared = read("AZURE_STORAGE_SAS_TOKEN") or read("AZURE_STORAGE_SAS_KEY")
-    more = {"AccountKey": key, "SharedAccessSignature": shared, "BlobEndpoint": read("AZURE_STORAGE_ENDPOINT")}
-    return found | {name: value for name, value in more.items() if value}
 
 
 def google_emulator() -> str | None:
