@@ -52,11 +52,8 @@ def s3_server():
 
 @pytest.fixture(scope="session")
 def azurite():
-    if why := azurite_server.build():
-        pytest.skip(why)
-    server = azurite_server.Azurite()
-    yield server
-    server.close()
+    with azurite_server.started() as server:
+        yield server
 
 
 @pytest.fixture

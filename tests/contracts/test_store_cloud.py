@@ -297,11 +297,11 @@ def guarded(gcs_server, make_store, monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("GCE_METADATA_HOST", gcs_server.url.partition("://")[2])
 
-    def client(address, options):
+    def client(bucket, options):
         options["client_options"]["allow_http"] = True
         login = credentials.google_login()
         config = {"base_url": gcs_server.url, **login.pop("config", {})}
-        return GCSStore(address.bucket, config=config, **options, **login)
+        return GCSStore(bucket, config=config, **options, **login)
 
     google = credentials.of_cloud(parse_address("gs://bucket"))._replace(client=client)
     monkeypatch.setitem(credentials._CLOUDS, "gs", google)  # only the address of the service is another one
@@ -658,6 +658,17 @@ def test_the_host_of_an_account_may_be_written_out_for_another_cloud(no_credenti
 
     assert store._client._client.config["endpoint"] == "https://account.blob.core.chinacloudapi.cn"
     assert store._client._client.config["account_name"] == "account"
+
+
+def test_a_connection_string_of_a_national_cloud_says_its_host(no_credentials, monkeypatch):
+    whole = f"DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={KEY};EndpointSuffix=core.chinacloudapi.cn"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", whole)
+    store = BucketStore("az://container/a", retry=QUICK)
+    store.make_client()
+
+    assert store.url == "az://container@acct.blob.core.chinacloudapi.cn/a"
+    assert store._client._client.config["endpoint"] == "https://acct.blob.core.chinacloudapi.cn"
+    assert store._client._client.config["account_key"] == KEY
 
 
 def test_a_password_in_an_address_of_azure_is_not_shown():

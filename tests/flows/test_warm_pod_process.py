@@ -59,9 +59,9 @@ import sys
 from obstore.store import GCSStore
 from kinetic._runner.pod import entrypoint, warm_pod
 from kinetic._stores import credentials
-def client(address, options):
+def client(bucket, options):
     options["client_options"]["allow_http"] = True
-    return GCSStore(address.bucket, config={"base_url": "http://SERVER"}, **options)
+    return GCSStore(bucket, config={"base_url": "http://SERVER"}, **options)
 credentials._CLOUDS["gs"] = credentials._CLOUDS["gs"]._replace(client=client)
 warm_pod.main([sys.argv[1]], sys.argv[2], sys.argv[3], entrypoint.get_ready)
 """

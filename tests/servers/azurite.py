@@ -6,6 +6,7 @@ It needs Node, which pyright brings into the environment of the tests, else the 
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -16,6 +17,7 @@ import subprocess
 import tempfile
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
@@ -68,6 +70,18 @@ def build() -> str:
             Path(scratch).rename(FOLDER)
             Path(scratch).mkdir()  # for what removes it
     return ""
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Azurite]:
+    """Run Azurite until the end of a block; skip the test where it cannot be had."""
+    if why := build():
+        pytest.skip(why)
+    server = Azurite()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 class Azurite:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}(\.[a-z0-9.-]+)?")  # of Azure, with its host in another cloud than the public one
 
+_PUBLIC = "core.windows.net"  # the hosts of the public cloud; national ones have others
+
 RIGHTS = "the role Storage Blob Data Contributor on the container"
 LOGIN = "run az login, or set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
 
@@ -23,7 +25,9 @@ _OWN = ("AZURE_STORAGE_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FIL
 
 def account_of(url: str, named: str) -> str:
     """Return the storage account of an address of Azure: that of the environment where it names none."""
-    account = named or _settings().get("AccountName", "")
+    found = settings()
+    suffix = found.get("EndpointSuffix", _PUBLIC)
+    account = named or found.get("AccountName", "") + (f".blob.{suffix}" if suffix != _PUBLIC else "")
     if not _ACCOUNT.fullmatch(account):
         bucket, _, prefix = url.partition("://")[2].partition("/")
         whole = f"az://{bucket.partition('@')[0]}@your-account/{prefix or 'folder'}"
@@ -35,7 +39,7 @@ def account_of(url: str, named: str) -> str:
     return account
 
 
-def _settings() -> dict[str, str]:
+def settings() -> dict[str, str]:
     """Return what the environment says of a storage account of Azure, in the words of its connection strings."""
     read = os.environ.get
     pairs = [part.partition("=") for part in read("AZURE_STORAGE_CONNECTION_STRING", "").split(";") if "=" in part]
@@ -55,7 +59,7 @@ def client(bucket: str, options: dict[str, Any]) -> AzureStore:
 
     container, _, host = bucket.partition("@")
     account, dot, _ = host.partition(".")
-    found = _settings()
+    found = settings()
     if found.get("AccountName", account) != account:
         found = {}  # of another account
     endpoint = found.get("BlobEndpoint") or (f"https://{host.replace('.dfs.', '.blob.')}" if dot else "")
@@ -82,7 +86,7 @@ def _folder() -> Path:
 
 def sources() -> str:
     """Return where credentials were looked for."""
-    found = _settings()
+    found = settings()
     shown = [f"{name} ({'set' if os.environ.get(name) else 'not set'})" for name in _OWN[1:3]]
     keys = [f"{name} {'there' if found.get(name) else 'none'}" for name in ("AccountKey", "SharedAccessSignature")]
     return (

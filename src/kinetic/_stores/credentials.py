@@ -21,7 +21,7 @@ refused: dict[str, KineticError] = {}  # by their type and first line, as obstor
 class Cloud(NamedTuple):
     """What is particular about a cloud."""
 
-    client: Callable[[Address, dict[str, Any]], Any]  # makes the client of a bucket; no request is sent yet
+    client: Callable[[str, dict[str, Any]], Any]  # makes that of a bucket; no request is sent yet
     rights: str  # that an account needs
     login: str  # how a user gets credentials
     sources: Callable[[], str]  # where credentials were looked for
@@ -32,8 +32,7 @@ def of_cloud(address: Address) -> Cloud:
     if address.scheme == "az":
         from kinetic._stores import azure  # few need it
 
-        made = lambda address, options: azure.client(address.bucket, options)  # noqa: E731 - one use
-        return Cloud(made, azure.RIGHTS, azure.LOGIN, azure.sources)
+        return Cloud(azure.client, azure.RIGHTS, azure.LOGIN, azure.sources)
     return _CLOUDS[address.scheme]
 
 
@@ -65,15 +64,15 @@ _GOOGLE_KEYS = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE
 _READ_BY_OBSTORE = frozenset({"service_account", "authorized_user"})
 
 
-def _google_client(address: Address, options: dict[str, Any]) -> GCSStore:
+def _google_client(bucket: str, options: dict[str, Any]) -> GCSStore:
     from obstore.store import GCSStore
 
     emulator = protocol.google_emulator()
     if emulator is None:
-        return GCSStore(address.bucket, **options, **google_login())
+        return GCSStore(bucket, **options, **google_login())
     options["client_options"]["allow_http"] = True
     # Always a token: without one obstore asks the metadata server, even for an emulator.
-    return GCSStore(address.bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
+    return GCSStore(bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
 
 
 def google_login() -> dict[str, Any]:
@@ -112,7 +111,7 @@ _BY_COMMAND = frozenset({"credential_process", "login_session", "role_arn", "sso
 _COMMAND_SECONDS = 60.0  # a role is assumed over the network
 
 
-def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
+def _amazon_client(bucket: str, options: dict[str, Any]) -> S3Store:
     from obstore.store import S3Store
 
     environ = os.environ
@@ -129,7 +128,7 @@ def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
         config |= keys
         if not keys and any(name in _amazon_settings() for name in _BY_COMMAND):
             options["credential_provider"] = told(_amazon_login)
-    return S3Store(address.bucket, config=config, **options)
+    return S3Store(bucket, config=config, **options)
 
 
 def amazon_region() -> str:

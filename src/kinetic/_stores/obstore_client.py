@@ -196,7 +196,7 @@ def make_client(address: Address, retry: Retry) -> Client:
     from obstore.exceptions import BaseError
 
     try:
-        made: Client = credentials.of_cloud(address).client(address, options)
+        made: Client = credentials.of_cloud(address).client(address.bucket, options)
     except (BaseError, OSError, ValueError) as error:
         raise CredentialsError(
             f"the credentials for {address.url} cannot be used",

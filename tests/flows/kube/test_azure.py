@@ -27,11 +27,8 @@ LOOK = """
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[azurite.Azurite]:
-    if why := azurite.build():
-        pytest.skip(why)
-    server = azurite.Azurite()
-    yield server
-    server.close()
+    with azurite.started() as server:
+        yield server
 
 
 @pytest.fixture
@@ -40,7 +37,6 @@ def container(server: azurite.Azurite, site: Any, monkeypatch: pytest.MonkeyPatc
     name = f"jobs-{site.namespace}"[:63].rstrip("-")
     server.container(name)
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
-    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{server.url}/{azurite.ACCOUNT}")
     entries = {"AZURE_STORAGE_KEY": base64.b64encode(azurite.KEY.encode()).decode()}
     about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "azure"}, "data": entries}
     site.api.create(f"{site.core}/secrets", about)
@@ -81,6 +77,7 @@ def test_a_program_that_attaches_needs_the_address_and_an_account_of_its_own_onl
 
     monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
     monkeypatch.setenv("AZURE_STORAGE_KEY", azurite.KEY)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{server.url}/{azurite.ACCOUNT}")
     monkeypatch.setenv("KINETIC_STORE", container)
 
     assert clients.run(f"import kinetic\ntell(kinetic.attach({job_id!r}).result())") == 5

@@ -272,8 +272,13 @@ def request_of(
     if launch.store_url.startswith("s3://") and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
         environment["AWS_REGION"] = credentials.amazon_region()  # a pod has no profile that would say it
     if launch.store_url.startswith("az://"):
+        from kinetic._stores import azure  # few need it
+
         # For addresses in the function that name no account; and AKS gives its identity to pods with this label only.
         environment["AZURE_STORAGE_ACCOUNT"] = parse_address(launch.store_url).bucket.partition("@")[2]
+        endpoint = azure.settings().get("BlobEndpoint", "")
+        if endpoint and not {"@", "?"} & {*endpoint}:  # else it may hold a secret, and everyone may read the pod
+            environment["AZURE_STORAGE_ENDPOINT"] = endpoint
         settings = settings._replace(labels={_AZURE_IDENTITY: "true", **(settings.labels or {})})
         requirements = replace(requirements, settings=settings)
     environment["KERAS_BACKEND"] = "jax"

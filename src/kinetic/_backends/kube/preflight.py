@@ -57,9 +57,8 @@ _ENFORCED = "pod-security.kubernetes.io/enforce"
 # others is rejected. Source: Red Hat's page "Managing security context constraints", 2026-11.
 _USERS_OF_OPENSHIFT = "openshift.io/sa.scc.uid-range"
 OPENSHIFT = "openshift"
-_DEFAULT_QUEUE = (
-    "default"  # https://kueue.sigs.k8s.io/docs/tasks/manage/enforce_job_management/setup_default_local_queue
-)
+# https://kueue.sigs.k8s.io/docs/tasks/manage/enforce_job_management/setup_default_local_queue
+_DEFAULT_QUEUE = "default"
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
