@@ -307,12 +307,14 @@ def status(watch: bool, costs: bool, as_json: bool, **place: str | None) -> None
 def _read(target: Target) -> Status:
     from kinetic._backends.kube.connection import ClusterAddress, client_of
     from kinetic._cluster.live_status import read_status
+    from kinetic._config import cluster as cluster_settings
 
     place = (target.project.value, target.zone.value, target.cluster.value)
     client = client_of(ClusterAddress(*place, target.namespace.value, target.context.value))
     is_google = bool(target.project.value) and not target.context.value
     apis = shared_options.google_apis(target.project.value) if is_google else None
-    return read_status(client, apis, *place)
+    settings = cluster_settings.read_settings(target.profile, os.environ)
+    return read_status(client, apis, *place, gpu_resource=settings.gpu_resource)
 
 
 def _page(found: Status) -> dict[str, Any]:

@@ -94,8 +94,10 @@ class Status(NamedTuple):
         return [node.name for node in self.nodes if node.dollars_per_hour is None]
 
 
-def read_status(client: Client, apis: ProjectApis | None, project: str, location: str, cluster: str) -> Status:
-    """Ask how a cluster is; without Google's APIs, only the cluster itself."""
+def read_status(
+    client: Client, apis: ProjectApis | None, project: str, location: str, cluster: str, *, gpu_resource: str = ""
+) -> Status:
+    """Ask how a cluster is; without Google's APIs, only the cluster itself. ``gpu_resource``: its own name of a GPU."""
     unknown: list[str] = []
 
     def ask(name: str, question: Callable[[], Any]) -> Any:
@@ -123,7 +125,7 @@ def read_status(client: Client, apis: ProjectApis | None, project: str, location
     )
     page = found.get("cluster") or {}
     pods: Sequence[Object] = found["pods"] or ()
-    nodes = tuple(_node(each) for each in found["nodes"] or ())
+    nodes = tuple(_node(each, gpu_resource) for each in found["nodes"] or ())
     busy = {(each.get("spec") or {}).get("nodeName") for each in pods if _phase(each) in {"Pending", "Running"}}
     warm = [each for each in pods if _is_warm(each)]
     held = {(each.get("spec") or {}).get("nodeName") for each in warm}
@@ -159,11 +161,12 @@ def _is_warm(pod: Object) -> bool:
     return labels.get(APP_LABEL) == APP_WARM and _phase(pod) == "Running"
 
 
-def _node(page: Object) -> Node:
+def _node(page: Object, gpu_resource: str) -> Node:
     labels = page["metadata"].get("labels") or {}
     status = page.get("status") or {}
     allocatable = status.get("allocatable") or {}
-    chips = next((int(allocatable[name]) for name in ("google.com/tpu", "nvidia.com/gpu") if name in allocatable), 0)
+    names = "google.com/tpu", gpu_resource, "nvidia.com/gpu"
+    chips = next((int(allocatable[name]) for name in names if name in allocatable), 0)
     ready = [each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"]
     return Node(
         name=str(page["metadata"]["name"]),

@@ -15,8 +15,14 @@ from kinetic._cluster import cluster_checks
 
 
 @pytest.fixture
-def cloud(home, monkeypatch, tmp_path) -> Iterator[GoogleCloud]:
-    with GoogleCloud() as cloud, KubernetesServer() as kube:
+def kube() -> Iterator[KubernetesServer]:
+    with KubernetesServer() as kube:
+        yield kube
+
+
+@pytest.fixture
+def cloud(home, kube, monkeypatch, tmp_path) -> Iterator[GoogleCloud]:
+    with GoogleCloud() as cloud:
         cloud.container.add("us-west4", "team", autopilot={"enabled": True})
         cloud.storage.add("jobs-bucket")
         for name, value in cloud.environ(tmp_path).items():
@@ -74,6 +80,15 @@ def test_status_shows_the_cluster_and_its_price(kinetic, cloud) -> None:
     assert result.exit_code == 0
     assert "RUNNING Autopilot" in result.stdout
     assert "$0.10 per hour" in result.stdout
+
+
+def test_status_counts_gpus_that_have_another_name_in_the_cluster(kinetic, cloud, kube, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_GPU_RESOURCE", "nvidia.com/mig-1g.10gb")
+    kube.add("/api/v1/nodes/gpu", status={"allocatable": {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}})
+
+    (node,) = json.loads(kinetic("status", "--json").stdout)["nodes"]
+
+    assert node["chips"] == 7
 
 
 def test_status_is_json_too_and_exit_code_1_where_jobs_cannot_run(kinetic, cloud) -> None:
