@@ -36,7 +36,7 @@ unexport VIRTUAL_ENV PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo env test test-rest test-all check cluster node node-build kueue-build test-node cluster-if-it-can-be-had test-torch test-gpu bench bench-compare nightly docs docs-serve clean python-is-there
+.PHONY: help demo env test test-rest test-all check cluster node node-build controllers test-node cluster-if-it-can-be-had test-torch test-gpu bench bench-compare nightly docs docs-serve clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -45,7 +45,7 @@ help:
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make node      build kubelet, containerd and CoreDNS once, and run them beside that Kubernetes until Ctrl-C; root, Debian'
-	@echo 'make kueue-build  build the controller of Kueue once, for the tests of its queues; minutes'
+	@echo 'make controllers  build those of Kueue and of LeaderWorkerSets once, for the tests that need them; minutes'
 	@echo 'make test-node the tests of Kubernetes that matter most, on such a node; part of make test-all'
 	@echo 'make test-torch  the examples and pages with PyTorch, PEFT and Weights & Biases; 6 GB, and some minutes'
 	@echo 'make test-gpu  jobs of this machine and of a cluster on the NVIDIA GPU that is here; 9 GB, and some minutes'
@@ -172,9 +172,9 @@ cluster: python-is-there
 node-build: python-is-there cluster
 	@cd tests && $(RUN_PYTHON) -m cluster.node_building.build
 
-# Seven minutes of two cores. Tests of queues skip where this has not been run; no test run does it.
-kueue-build: python-is-there cluster
-	@cd tests && $(RUN_PYTHON) -m cluster.building.build kueue
+# Ten minutes of two cores. Tests that need them skip where this has not been run; no test run does it.
+controllers: python-is-there cluster
+	@cd tests && $(RUN_PYTHON) -m cluster.building.build controllers
 
 node: $(ENV_READY) node-build
 	@cd tests && exec ../$(ENV)/bin/python -m cluster.node_up

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 BUILDING = Path(__file__).parent / "building"
 NODE_BUILDING = Path(__file__).parent / "node_building"
-KUEUE_BUILDING = Path(__file__).parent / "kueue_building"
+CONTROLLER_BUILDING = Path(__file__).parent / "controller_building"
 
 
 class Program(NamedTuple):
@@ -22,7 +22,7 @@ class Program(NamedTuple):
 
     Attributes:
         name: Of the file.
-        wrapper: The folder under building/, node_building/ or kueue_building/ whose go.mod pins the versions.
+        wrapper: The folder under building/, node_building/ or controller_building/ whose go.mod pins the versions.
         package: What is compiled, as Go names it.
         variables: Names of string variables that receive the version, so that the program tells it truthfully.
     """
@@ -92,7 +92,7 @@ class Recipe(NamedTuple):
 
 def wrapper(name: str) -> Path:
     """Return the folder of a wrapper."""
-    return next(folder / name for folder in (BUILDING, NODE_BUILDING, KUEUE_BUILDING) if (folder / name).exists())
+    return next(folder / name for folder in (BUILDING, NODE_BUILDING, CONTROLLER_BUILDING) if (folder / name).exists())
 
 
 def version(name: str) -> str:
@@ -110,8 +110,8 @@ PROGRAMS = (
     Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", _KUBERNETES),
     Program("jobset", "jobset", "sigs.k8s.io/jobset", ("sigs.k8s.io/jobset/pkg/version.GitVersion",)),
 )
-# LeaderWorkerSet and Kueue come without their controllers: the server checks what we send against their schemas.
-# That of Kueue is built apart, as KUEUE says.
+# LeaderWorkerSet and Kueue come without their controllers, which CONTROLLERS has: the server checks what we send
+# against their schemas.
 DEFINITIONS = (
     Definitions("jobset", f"sigs.k8s.io/jobset@{version('jobset')}", "config/components/crd/bases"),
     Definitions("jobset-webhooks", f"sigs.k8s.io/jobset@{version('jobset')}", "config/components/webhook"),
@@ -144,13 +144,19 @@ NODE = Recipe(
 )
 
 
-# Seven minutes of two cores, and few tests: not a part of the cluster that all tests of Kubernetes need.
-KUEUE = Recipe(
-    "kinetic-test-kueue",
-    "kueue-build",
-    (Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", ("sigs.k8s.io/kueue/pkg/version.GitVersion",)),),
-    (Definitions("kueue-webhooks", f"sigs.k8s.io/kueue@{version('kueue')}", "config/components/webhook"),),
-    tuple(KUEUE_BUILDING.glob("*/go.mod")),
+# Ten minutes of two cores, and few tests: not a part of the cluster that all tests of Kubernetes need.
+CONTROLLERS = Recipe(
+    "kinetic-test-controllers",
+    "controllers",
+    (
+        Program("lws", "lws", "sigs.k8s.io/lws/cmd", ("sigs.k8s.io/lws/pkg/version.GitVersion",)),
+        Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", ("sigs.k8s.io/kueue/pkg/version.GitVersion",)),
+    ),
+    (
+        Definitions("lws-webhooks", f"sigs.k8s.io/lws@{version('lws')}", "config/webhook"),
+        Definitions("kueue-webhooks", f"sigs.k8s.io/kueue@{version('kueue')}", "config/components/webhook"),
+    ),
+    tuple(sorted(CONTROLLER_BUILDING.glob("*/go.mod"))),
 )
 
 

@@ -3,7 +3,7 @@
 The first time takes about a quarter of an hour on two cores, and 5 GB of Go's own caches. It can be stopped: each
 program is put into place when it is whole, and the next run goes on with the next one. Go's own variables work as ever;
 so `GOFLAGS=-p=1 nice make cluster` leaves room for others. A number as the only word is for how many seconds at most;
-"kueue" builds the controller of Kueue instead.
+"controllers" builds those of Kueue and of LeaderWorkerSets instead.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def stop_after(seconds: int) -> None:
 
 if __name__ == "__main__":
     try:
-        if sys.argv[1:] == ["kueue"]:
-            sys.exit(main(binaries.KUEUE))
+        if sys.argv[1:] == ["controllers"]:
+            sys.exit(main(binaries.CONTROLLERS))
         if sys.argv[1:]:
             stop_after(int(sys.argv[1]))
         sys.exit(main())

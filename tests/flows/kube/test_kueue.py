@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import kueue
-from cluster.kueue import API
+from cluster import controllers
 from cluster.plane import wait_for
 from flows.kube.test_slices import TEAM
 
-pytestmark = pytest.mark.skipif(bool(kueue.why_not()), reason=kueue.why_not())
+pytestmark = pytest.mark.skipif(bool(controllers.why_not()), reason=controllers.why_not())
 
+API = "/apis/kueue.x-k8s.io/v1beta1"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TALK = "talk.with_options(resources={{'cpu': 4}}).run_async(1, until={until!r})"
 AMOUNTS = {"cpu": "4", "memory": "1000Gi", "ephemeral-storage": "1000Gi", "google.com/tpu": "8"}
@@ -23,7 +23,7 @@ Queue = Callable[..., None]
 
 @pytest.fixture(scope="module", autouse=True)
 def controller(plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with kueue.started(plane, tmp_path_factory.mktemp("kueue")):
+    with controllers.started(controllers.KUEUE, plane, tmp_path_factory.mktemp("kueue")):
         yield
 
 
