@@ -37,6 +37,8 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows its content as the 
 # Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 SLICE_VARIABLE = "JOBSET_JOB_INDEX"  # which slice of several this host is in: its own number begins at 0 in each
+POD_VARIABLE = "LWS_POD_UID"  # in the pods of a LeaderWorkerSet, which have the same names when they begin again
+LEADER_VARIABLE = "LWS_LEADER_ADDRESS"  # its controller's name of the first host
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
 MORE_MEMORY = (
     "ask for more memory where resources is set, or use less at once: "

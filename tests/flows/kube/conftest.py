@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import containers, images, nodes
+from cluster import containers, controllers, images, nodes
+from cluster.accounts import RBAC
 from cluster.fixtures import OTHER, REAL, add_node, agent, cloud, namespace, plane, why_not, why_not_here
 from flows.conftest import Told
 from flows.kube.site import JOBS, Bucket, Site
@@ -25,6 +26,12 @@ from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 ANYWHERE = "test_any_cluster.py"  # what runs on a cluster of somebody else as well
 # Read now: a test's environment has nothing of kinetic's.
 ELSEWHERE = {name: os.environ.get(name, "") for name in (OTHER, "KINETIC_TEST_STORE", "KINETIC_TEST_NAMESPACE")}
+# Of an account that may make LeaderWorkerSets, and no Jobs.
+RULES = [
+    {"apiGroups": [""], "resources": ["*"], "verbs": ["*"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete", "patch"]},
+    {"apiGroups": ["leaderworkerset.x-k8s.io"], "resources": ["*"], "verbs": ["*"]},
+]
 SECONDS = 120  # a pod takes seconds where a worker takes tenths of them
 
 __all__ = ["add_node", "agent", "cloud", "namespace", "plane"]
@@ -174,6 +181,33 @@ def machines(add_node: Any, namespace: str) -> Callable[..., list[str]]:
         return made
 
     return add
+
+
+@pytest.fixture
+def only_leader_worker_sets(home: Path, site: Any, plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the client one that may make LeaderWorkerSets and no Jobs; there is no JobSet. Pods may do the same."""
+    plane.proxy.hide("jobset.x-k8s.io")
+    site.put("serviceaccounts", {"metadata": {"name": "submitter"}})
+    where = f"{RBAC}/namespaces/{site.namespace}"
+    site.api.create(f"{where}/roles", {"metadata": {"name": "submitter"}, "rules": RULES})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submitter"}
+    subjects = [
+        {"kind": "ServiceAccount", "name": name, "namespace": site.namespace} for name in ("submitter", "default")
+    ]
+    binding = {"metadata": {"name": "submitter"}, "roleRef": reference, "subjects": subjects}
+    site.api.create(f"{where}/rolebindings", binding)
+    token = site.put("serviceaccounts/submitter/token", {"spec": {}})["status"]["token"]
+    endpoint = site.plane.client._replace(token=token)
+    monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "submitter.yaml")))
+
+
+@pytest.fixture(scope="module")
+def set_controller(plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The controller of LeaderWorkerSets, where `make controllers` has built it."""
+    if why := controllers.why_not():
+        pytest.skip(why)
+    with controllers.started(controllers.LEADER_WORKER_SET, plane, tmp_path_factory.mktemp("lws")):
+        yield
 
 
 @pytest.fixture

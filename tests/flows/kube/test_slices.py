@@ -1,4 +1,4 @@
-"""A slice of several hosts on a cluster, a JobSet or where there is none an Indexed Job: it stands and falls as one."""
+"""A slice of several hosts on a cluster, by what makes its pods there: it stands and falls as one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flows.programs import FAKE_TORCH
 from kinetic._backends.kube.job_manifests import SLICE_INDEX
 
 HOSTS = 2
+HOST_LABELS = ("batch.kubernetes.io/job-completion-index", "leaderworkerset.sigs.k8s.io/worker-index")
 
 TEAM = """
     import os
@@ -63,10 +64,13 @@ def team(clients: Any) -> Any:
     return clients
 
 
-@pytest.fixture(params=["JobSet", "Indexed Job"])
+@pytest.fixture(params=["JobSet", "Indexed Job", "LeaderWorkerSet"])
 def kind(request: pytest.FixtureRequest, plane: Any) -> str:
     """What makes the pods: where the cluster has no JobSet and no LeaderWorkerSet, an Indexed Job."""
-    if request.param == "Indexed Job":
+    if request.param == "LeaderWorkerSet":
+        for name in ("set_controller", "only_leader_worker_sets"):
+            request.getfixturevalue(name)
+    elif request.param == "Indexed Job":
         plane.proxy.hide("jobset.x-k8s.io")
         plane.proxy.hide("leaderworkerset.x-k8s.io")
     return str(request.param)
@@ -84,10 +88,12 @@ def test_the_leader_of_a_slice_answers(team: Any, site: Any, machines: Any, kind
 
     assert (backend, value) == ("pathways", {"host": 0, "attempt": 0})
     assert len(site.job_sets(job_id)) == (kind == "JobSet")
-    assert len({pod["spec"]["nodeName"] for pod in site.pods_of(job_id)}) == HOSTS
+    if kind != "LeaderWorkerSet":  # which has removed its pods
+        assert len({pod["spec"]["nodeName"] for pod in site.pods_of(job_id)}) == HOSTS
 
 
 @pytest.mark.real_node
+@pytest.mark.parametrize("kind", ["JobSet", "Indexed Job"], indirect=True)
 def test_a_slice_whose_hosts_are_not_ready_before_its_deadline_fails_and_says_why(
     team: Any, site: Any, machines: Any, kinetic: Any, kind: str
 ) -> None:
@@ -195,6 +201,7 @@ def test_a_host_that_fails_is_named_with_its_traceback(team: Any, machines: Any,
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["JobSet", "LeaderWorkerSet"], indirect=True)
 @pytest.mark.parametrize(
     "how",
     [
@@ -204,7 +211,7 @@ def test_a_host_that_fails_is_named_with_its_traceback(team: Any, machines: Any,
     ],
 )
 def test_a_slice_that_lost_a_host_begins_again_as_a_whole(
-    team: Any, site: Any, agent: Any, machines: Any, shared: Any, how: str
+    team: Any, site: Any, agent: Any, machines: Any, kinetic: Any, kind: str, shared: Any, how: str
 ) -> None:
     machines()
     client = team.start(
@@ -221,7 +228,7 @@ def test_a_slice_that_lost_a_host_begins_again_as_a_whole(
     (job_id,) = team.told(client.stdout.readline())
     for host in range(HOSTS):
         wait_for(f"host {host}", (shared / f"host-{host}-attempt-0").exists)
-    second = next(pod for pod in site.pods_of(job_id) if pod["metadata"]["name"].rsplit("-", 1)[0].endswith("-1"))
+    second = next(pod for pod in site.pods_of(job_id) if host_of(pod) == "1")
 
     machines(1)
     _take_away(agent, site, second, how)
@@ -232,7 +239,13 @@ def test_a_slice_that_lost_a_host_begins_again_as_a_whole(
     assert value == 1
     assert "FAILED" not in seen
     assert "attempt 1" in log
+    assert "attempt 0" in kinetic("jobs", "logs", job_id, "--attempt", "0").out
     assert {path.name for path in shared.glob("host-*-attempt-1")} == {"host-0-attempt-1", "host-1-attempt-1"}
+
+
+def host_of(pod: dict[str, Any]) -> str:
+    labels = pod["metadata"]["labels"]
+    return str(next(labels[name] for name in HOST_LABELS if name in labels))
 
 
 def _take_away(agent: Any, site: Any, pod: dict[str, Any], how: str) -> None:
@@ -424,12 +437,13 @@ def test_several_slices_are_refused_where_there_is_no_job_set(team: Any, plane: 
 PLAYED = """
     import os
 
-    if "JOB_COMPLETION_INDEX" in os.environ:
+    index = os.environ.get("JOB_COMPLETION_INDEX") or os.environ.get("LWS_WORKER_INDEX")
+    if index:
         base = os.environ["HOSTNAME"].rpartition("-")[0]
-        first = f"{base}-0.{base.removesuffix('-s-0')}"
+        first = os.environ.get("LWS_LEADER_ADDRESS") or f"{base}-0.{base.removesuffix('-s-0')}"
         os.environ["OMPI_MCA_orte_hnp_uri"] = f"1531576320.0;tcp://{first}:12345"
         os.environ["OMPI_COMM_WORLD_SIZE"] = "2"
-        os.environ["OMPI_COMM_WORLD_RANK"] = os.environ["JOB_COMPLETION_INDEX"]
+        os.environ["OMPI_COMM_WORLD_RANK"] = index
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = "0"
 """
 JAX = """

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.access import RefusedError
-from cluster.accounts import RBAC
 from cluster.plane import wait_for
 from flows.kube.test_warm_slices import team
 
@@ -22,29 +20,6 @@ __all__ = ["team"]
 pytestmark = pytest.mark.timeout(300)
 SETS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets"
 PREFIX = "leaderworkerset.sigs.k8s.io"
-RULES = [
-    {"apiGroups": [""], "resources": ["*"], "verbs": ["*"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete", "patch"]},
-    {"apiGroups": ["leaderworkerset.x-k8s.io"], "resources": ["*"], "verbs": ["*"]},
-]
-
-
-@pytest.fixture
-def submitter(home: Path, site: Any, plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the client somebody who may make LeaderWorkerSets and no Jobs; there is no JobSet. Pods may do the same."""
-    plane.proxy.hide("jobset.x-k8s.io")
-    site.put("serviceaccounts", {"metadata": {"name": "submitter"}})
-    where = f"{RBAC}/namespaces/{site.namespace}"
-    site.api.create(f"{where}/roles", {"metadata": {"name": "submitter"}, "rules": RULES})
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submitter"}
-    subjects = [
-        {"kind": "ServiceAccount", "name": name, "namespace": site.namespace} for name in ("submitter", "default")
-    ]
-    binding = {"metadata": {"name": "submitter"}, "roleRef": reference, "subjects": subjects}
-    site.api.create(f"{where}/rolebindings", binding)
-    token = site.put("serviceaccounts/submitter/token", {"spec": {}})["status"]["token"]
-    endpoint = site.plane.client._replace(token=token)
-    monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "submitter.yaml")))
 
 
 @pytest.fixture
@@ -95,7 +70,7 @@ def make_pods(site: Any, found: dict[str, Any]) -> None:
 
 
 def test_jobs_of_a_slice_that_cannot_stay_warm_run_one_after_the_other_and_a_line_says_why(
-    submitter: None, controller: None, team: Any, site: Any, machines: Any, kinetic: Any
+    only_leader_worker_sets: None, controller: None, team: Any, site: Any, machines: Any, kinetic: Any
 ) -> None:
     machines()
 

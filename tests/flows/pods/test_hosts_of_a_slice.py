@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -163,20 +165,48 @@ def test_the_verdict_of_a_slice_has_the_digests_of_the_logs_of_all_its_hosts(sli
         assert (logs[host].size_bytes, logs[host].blocks) == (len(printed), (digests.of_bytes(printed),))
 
 
-def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> None:
-    act(slices, "print('second life')\nreturn host")
-    for start in (0, 12, 20):
-        slices.store.put(keys.log_segment(JOB, 0, 1, start), b"first life\n\n"[: 12 if start == 0 else 8])
-    taken = Outcome(JOB, "preempted", host=1)
-    slices.store.put(word_of(1, "preempted"), taken.footer(KEY))
-    follower = slices.start(JOB_COMPLETION_INDEX="1")
-    until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)  # it is quicker than the leader
+def start_group(slices: Pods, group: str, hosts: Sequence[int]) -> dict[int, subprocess.Popen[str]]:
+    """Start hosts as a LeaderWorkerSet does: their pods have the same names again, and it counts nothing."""
+    return {host: slices.start(LWS_WORKER_INDEX=str(host), LWS_POD_UID=f"{group}-{host}") for host in hosts}
 
-    others = [slices.start(JOB_COMPLETION_INDEX=str(host)) for host in (0, 2)]
 
-    assert ends_of([follower, *others]) == [0, 0, 0]
-    assert slices.value() == 0
-    assert slices.log(host=1) == "second life\n"
+def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_before_stay(
+    slices: Pods, tmp_path: Path
+) -> None:
+    slices.tell(hosts=2, holds=True)
+    act(
+        slices,
+        """
+        attempt = os.environ["KINETIC_ATTEMPT"]
+        print("attempt", attempt, flush=True)
+        open(flag + str(host) + attempt, "w").close()
+        if attempt == "0":
+            time.sleep(60)
+        return host, attempt
+        """,
+    )
+    first = start_group(slices, "first", [1, 0])
+    until(lambda: all((tmp_path / f"flag{host}0").exists() for host in (0, 1)))
+    for each in first.values():
+        each.send_signal(signal.SIGTERM)
+    ended = ends_of([*first.values()])
+
+    second = start_group(slices, "second", [1])
+    while "host 0 has not begun yet" not in second[1].stdout.readline():
+        assert second[1].poll() is None
+    second |= start_group(slices, "second", [0])
+    until(lambda: slices.outcome() is not None)
+    for each in second.values():
+        each.send_signal(signal.SIGTERM)
+
+    assert ended == [INFRASTRUCTURE_EXIT] * 2
+    assert ends_of([*second.values()]) == [0, 0]
+    assert slices.value() == (0, "1")
+    assert slices.outcome().attempt == 1
+    assert [[slices.log(attempt, host) for host in (0, 1)] for attempt in (0, 1)] == [
+        ["attempt 0\n"] * 2,
+        ["attempt 1\n"] * 2,
+    ]
 
 
 def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_does_not_wait_for_it(slices: Pods) -> None:
@@ -193,12 +223,11 @@ def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_doe
     assert slices.keys_below(keys.job(JOB)) == []
 
 
-def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
+def test_that_a_debugger_came_is_believed_only_of_what_the_job_has_sealed(slices: Pods) -> None:
     pytest.importorskip("debugpy")
     slices.tell(hosts=2)
     slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
     (slices.secret / "environment.json").write_text(json.dumps({inspection.TOKEN_VARIABLE: inspection.token(KEY)}))
-    slices.store.put(inspection.mark_begun(JOB, 0, inspection.page_key(inspection.token(KEY))), b"")
     leader = slices.start(JOB_COMPLETION_INDEX="0")
     until(lambda: slices.store.size(word_of(0, "begun")) is not None)
     for forged in (inspection.mark_begun(JOB, 0, b"x" * 32), f"{JOB}/debug/0/begun"):

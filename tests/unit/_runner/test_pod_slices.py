@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,11 @@ from kinetic._runner.pod import rendezvous
 from kinetic._runner.pod.rendezvous import Peers
 from kinetic._runner.supervisor.verdicts import OUT_OF_REACH, PREEMPTED, Ending
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire.outcomes import Outcome
-from kinetic._wire.task import FAILED_EXIT
+from kinetic._wire import keys
+from kinetic._wire.outcomes import AttemptNote, Outcome
+from kinetic._wire.task import FAILED_EXIT, LEADER_VARIABLE, POD_VARIABLE
+
+KEY = b"k" * 32
 
 
 class Host:
@@ -28,6 +32,7 @@ class Host:
 
     def __init__(self) -> None:
         self.did: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None
         self.settings = SimpleNamespace(grace_seconds=60.0)
         self.peers = SimpleNamespace(report=lambda *_: self.did.append("told"))
 
@@ -45,9 +50,11 @@ class Host:
         return ""
 
     def key(self) -> bytes:
-        return b"k" * 32
+        return KEY
 
     def wait(self, *_: object) -> bool:
+        self.did.append("waited for the group")
+        self.meanwhile()
         return True
 
     def report_waiting(self, words: str) -> None:
@@ -104,3 +111,78 @@ def test_a_host_that_failed_tells_so_first_as_its_peers_wait_for_what_will_not_c
 
     assert host.did == ["told", "log", "waited"]
     assert code == FAILED_EXIT
+
+
+# ------------------------------------------------------------------------------------------- groups without a number
+
+
+class Group:
+    """Hosts of a LeaderWorkerSet, whose pods have the same names when they begin again."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore("group")
+
+    def claim(self, number: int, pod: str, *, leader: str = "", meanwhile: Callable[[], object] = bool) -> Any:
+        host: Any = Host()
+        host.store, host.place, host.meanwhile = self.store, SimpleNamespace(host=number), meanwhile
+        host.environ = {POD_VARIABLE: pod, LEADER_VARIABLE: leader}
+        note = AttemptNote("job", 0, "machine", 1.0, "", "3.11", {"host": number})
+        found = rendezvous.claim_in_group(host, note, KEY)
+        if found is not None:
+            Peers(self.store, "job", found.attempt, number).begin(KEY)
+        return host, found
+
+    def decide(self) -> None:
+        self.store.put(keys.result("job"), b"")
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    monkeypatch.setattr(rendezvous, "_own_address", lambda: (socket.AF_INET, ("127.0.0.1", 0)))
+    return Group()
+
+
+def test_each_leader_makes_the_next_attempt_and_the_others_join_it(group: Group) -> None:
+    for life in range(3):
+        attempts = [group.claim(number, f"{life}-{number}")[1].attempt for number in range(3)]
+
+        assert attempts == [life] * 3
+
+
+def test_a_host_that_is_quicker_than_its_leader_waits_for_it_and_does_not_join_the_group_before(group: Group) -> None:
+    group.claim(0, "first-0")
+    group.claim(1, "first-1")
+
+    host, found = group.claim(1, "second-1", meanwhile=lambda: group.claim(0, "second-0"))
+
+    assert found.attempt == 1
+    assert host.did == ["waited for the group"]
+
+
+def test_a_host_that_never_began_in_the_group_before_knows_its_leader_by_the_address(group: Group) -> None:
+    group.claim(0, "first-0")
+
+    host, found = group.claim(1, "second-1", leader="127.0.0.2", meanwhile=group.decide)
+    assert (found, host.did) == (None, ["waited for the group"])
+
+    group.store.delete(keys.result("job"))
+    assert group.claim(1, "first-1", leader="127.0.0.1")[1].attempt == 0
+
+
+def test_a_leader_whose_container_is_started_again_waits_for_the_end_of_its_pod(group: Group) -> None:
+    group.claim(0, "first-0")
+
+    host, found = group.claim(0, "first-0", meanwhile=group.decide)
+
+    assert (found, host.did) == (None, ["waited for the group"])
+    assert group.store.size(keys.attempt("job", 1)) is None
+
+
+def test_a_host_that_joined_the_group_before_leaves_once_there_is_another(host: Any) -> None:
+    host.settings.holds, host.is_settled, host.is_replaced = True, False, lambda: True
+    host.leave = lambda why, *_: host.did.append(f"left: {why}")
+    ended: Any = SimpleNamespace(body=None)
+
+    rendezvous.follow(host, ended, Outcome("job", "failed", host=1), Ending(None, "call", stopped=True), "")
+
+    assert host.did == ["left: another attempt has taken its place"]

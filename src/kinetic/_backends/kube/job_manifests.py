@@ -20,6 +20,7 @@ from kinetic._wire.task import (
     DETECT,
     INFRASTRUCTURE_EXIT,
     LOST_EXIT,
+    POD_VARIABLE,
     RESTART_VARIABLE,
     SECRET_FOLDER,
     SLICE_VARIABLE,
@@ -498,7 +499,11 @@ def job_set(request: JobRequest) -> Manifest:
 
 
 def _of_label(variable: str, label: str) -> Manifest:
-    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+    return _of_field(variable, f"metadata.labels['{label}']")
+
+
+def _of_field(variable: str, path: str) -> Manifest:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _indexed_spec(request: JobRequest, template: Manifest) -> Manifest:
@@ -554,11 +559,12 @@ def leader_worker_set(request: JobRequest) -> Manifest:
     deleted: the request tells the runner to stay, and the client that collects the result deletes the set.
     """
     name = resource_name(LEADER_WORKER_SET, request.job_id, request.placement.hosts)
+    own_uid = _of_field(POD_VARIABLE, "metadata.uid")
     group = {
         "size": request.placement.hosts,
         "restartPolicy": "RecreateGroupOnPodRestart",
         # Its pods belong to a StatefulSet, which rejects both fields.
-        "workerTemplate": pod_template(request, restartPolicy="Always", activeDeadlineSeconds=None),
+        "workerTemplate": pod_template(request, [own_uid], restartPolicy="Always", activeDeadlineSeconds=None),
     }
     spec = {"replicas": 1, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": group}
     about = request.metadata(name, "leaderworkerset.sigs.k8s.io/exclusive-topology")

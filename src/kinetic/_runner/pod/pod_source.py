@@ -26,7 +26,7 @@ from kinetic._runner.supervisor.worker_monitor import WatchedWorker
 from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, folders, keys, outcomes, pod_log_format, python_runtime
+from kinetic._wire import digests, folders, keys, pod_log_format, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import (
@@ -40,8 +40,6 @@ from kinetic._wire.task import (
 )
 from kinetic.errors import (
     CredentialsError,
-    IntegrityError,
-    KeyMissingError,
     KineticError,
     PredecessorError,
     RunnerError,
@@ -283,7 +281,7 @@ class PodSource:
             self.code = FAILED_EXIT
 
     def claim(self, key: bytes) -> AttemptNote | None:
-        """Make the next attempt ours; of several hosts all have the number of their set's restarts."""
+        """Make the next attempt ours; of several hosts all have the number of their set's restarts, if it has one."""
         task, host = self.task, self.place.host
         if (self.settings.warm or self.settings.was_assigned) and not self._has_the_job(key):
             return None
@@ -344,18 +342,14 @@ class PodSource:
         os.close(hold)
         return word == b"."
 
-    def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote:
+    def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote | None:
+        if self.settings.holds:
+            from kinetic._runner.pod import rendezvous  # most jobs have one host
+
+            return rendezvous.claim_in_group(self, note, key)
         restarts = max(0, (self.place.restarts or 0) - self.settings.first_restart)
         note = replace(note, attempt=self._first_attempt + restarts)
-        if self.place.restarts is None:  # as below; a longer log of that life would follow the end of ours
-            self.store.delete(keys.logs(note.job_id, note.attempt, self.place.host))
         if self.place.host == 0:
-            if self.place.restarts is None:  # it may be the set's second life: reports of the first must not count
-                self.store.delete(keys.hosts(note.job_id, note.attempt))
-                from kinetic._wire import inspection  # only slices
-
-                begun = inspection.mark_begun(note.job_id, note.attempt, inspection.page_key(inspection.token(key)))
-                self.store.delete(begun)
             self.store.put(note.key, note.to_bytes(key), if_absent=True)
         return note
 
@@ -462,14 +456,13 @@ class PodSource:
                     # its client has collected the result, and a warm slice does not end with its job
                     self.is_removed = self.is_settled = True
                     return True
-                self.peers.rewrite_if_lost()
                 self.peers.answer()
             elif self.peers.read().trouble:
                 return True
         self.is_settled = self.store.size(keys.result(self.task.job_id)) is not None or self.is_settled
         if others := self._others():
             others.start_if_compiled()
-        return self.is_settled or (self.task.hosts == 1 and self._is_replaced())
+        return self.is_settled or ((self.task.hosts == 1 or self.settings.holds) and self.is_replaced())
 
     def _others(self) -> Others | None:
         """Return the children of the batch that wait for what this one compiles; None where there are none."""
@@ -483,15 +476,10 @@ class PodSource:
         if others := self._others():
             others.start()
 
-    def _is_replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Return whether a later attempt has begun: this pod was given up, as its machine may be, and still runs."""
-        noted = self.store.entries(keys.attempts(self.task.job_id))
-        for number, _ in keys.numbered(noted):
-            if number > self.note.attempt:
-                with contextlib.suppress(KeyMissingError, IntegrityError):  # its Note is sealed with the job's key
-                    if outcomes.read_note(self.store, self.task.job_id, number, self.key()).attempt == number:
-                        return True
-        return False
+        newest = attempts.newest(self.store, self.task.job_id, self.key())
+        return newest is not None and newest.attempt > self.note.attempt
 
     def is_unwanted(self) -> bool:
         if self.end_requested:
@@ -608,13 +596,13 @@ class PodSource:
 
     @property
     def is_retried(self) -> bool:
-        """Whether another pod may follow a failure: of several hosts, only a JobSet begins anew with its own number."""
-        return self.task.hosts == 1 or self.place.restarts is not None
+        """Whether another pod may follow a failure: of several hosts, an Indexed Job does not begin anew."""
+        return self.task.hosts == 1 or self.place.restarts is not None or self.settings.holds
 
     def may_seal(self, verdict: Outcome) -> bool:
         """Send the log first, so that a client that sees the verdict sees all of it; see ``Source``."""
         self._log_trouble = self.send_log()
-        if not verdict.succeeded and store_patiently(self, self._is_replaced):  # what failed here may succeed there
+        if not verdict.succeeded and store_patiently(self, self.is_replaced):  # what failed here may succeed there
             self.leave("another attempt has taken its place")
             return False
         return True

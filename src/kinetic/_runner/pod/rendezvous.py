@@ -37,15 +37,15 @@ from kinetic._runner.pod import cluster_api
 from kinetic._runner.pod.cluster_api import ACCOUNT_FOLDER
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import say
-from kinetic._runner.supervisor import verdicts
+from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import FOREVER
 from kinetic._runner.supervisor.supervise import Decision, Source, store_patiently
 from kinetic._runner.supervisor.verdicts import PREEMPTED, Ending
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, documents, fields, keys, outcomes
-from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
+from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, AttemptNote, Outcome
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, LEADER_VARIABLE, POD_VARIABLE, PodSettings, Task
 from kinetic.errors import KineticError
 
 BEGUN, HERE, CALL = "begun", "here", "call"
@@ -56,6 +56,7 @@ _RING = b"."
 _CONNECT_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
+_POD, _LEADER = "pod_uid", "address"  # in the note of an attempt of a group: the leader's pod, and where it is
 _FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
 
 
@@ -93,17 +94,14 @@ class Peers:
         self.notify: Callable[[], object] = lambda: None  # until there is a notifier
         self.roster = HostRoster()  # as it was read last
         self.has_ended = False  # whether this host has reported how it ended
-        self._written: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, key: bytes) -> None:
         """Report that this host has begun; the key is used for this alone."""
-        self._write(self._place(self._host, BEGUN, key), b"")
+        self._store.put(self._place(self._host, BEGUN, key), b"")
 
-    def rewrite_if_lost(self) -> None:
-        """Write every report again if it is gone: a leader that began later may have removed what seemed old."""
-        if self._written and self._store.size(self._written[0][0]) is None:
-            for place, content in list(self._written):
-                self._store.put(place, content)
+    def has_begun(self, key: bytes) -> bool:
+        """Return whether this host has reported, maybe in an earlier life, that it began; for ``key`` see ``begin``."""
+        return self._store.size(self._place(self._host, BEGUN, key)) is not None
 
     def report(self, ended: Outcome, body: Path | None = None) -> None:
         """Report how this host ended; a body that is there goes along."""
@@ -116,7 +114,7 @@ class Peers:
                 file.seek(ended.body_length)
                 file.write(ended.footer(self.key, HOST_PURPOSE))
             content = body
-        self._write(self._place(self._host, ended.status), content)
+        self._store.put(self._place(self._host, ended.status), content)
         self.has_ended = True
         self.notify()
 
@@ -173,10 +171,6 @@ class Peers:
         """Return the key of one report of one host: its seal is part of the name."""
         return documents.sealed_name(keys.host(self._job_id, self._attempt, host), word, key or self.key)
 
-    def _write(self, place: str, content: bytes | Path) -> None:
-        self._written.append((place, content))
-        self._store.put(place, content)
-
     def _read_report(self, host: int, status: str) -> Outcome | None:
         place = self._place(host, status)
 
@@ -190,6 +184,44 @@ class Peers:
         return None
 
 
+# ------------------------------------------------------------------------------------------------------------- attempt
+
+
+def claim_in_group(source: Host, note: AttemptNote, key: bytes) -> AttemptNote | None:
+    """Make the next attempt, as the leader, or join it: the group of a LeaderWorkerSet begins again without a number.
+
+    A host that is there before its leader must not join the attempt of the group before: it has begun in that one, or
+    the leader's name has another address by now. If it joins all the same, it leaves once the next attempt is there.
+    Returns None if there is a verdict.
+    """
+    is_leader, pod = source.place.host == 0, source.environ.get(POD_VARIABLE, "")
+    address = _own_address() if is_leader else None
+    note = replace(note, details={**note.details, _POD: pod, _LEADER: str(address[1][0]) if address else ""})
+    pause = _FIRST_PAUSE
+    while source.store.size(keys.result(note.job_id)) is None:
+        newest = attempts.newest(source.store, note.job_id, key)
+        if is_leader:
+            if newest is None or not pod or newest.details.get(_POD) != pod:
+                return attempts.claim(source.store, note, key)
+        elif newest is not None and _is_of_this_group(source, newest, key):
+            return replace(note, attempt=newest.attempt)
+        if pause == _FIRST_PAUSE:
+            say("this container was started again; its group follows" if is_leader else "host 0 has not begun yet")
+        source.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return None
+
+
+def _is_of_this_group(source: Host, found: AttemptNote, key: bytes) -> bool:
+    if Peers(source.store, found.job_id, found.attempt, source.place.host).has_begun(key):
+        return False
+    name, address = source.environ.get(LEADER_VARIABLE), found.details.get(_LEADER)
+    if name and address:
+        with contextlib.suppress(OSError):  # no name is known: then only what was begun tells
+            return address in {each[4][0] for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    return True
+
+
 # -------------------------------------------------------------------------------------------------------------- verdict
 
 
@@ -198,6 +230,7 @@ class Host(Source, Protocol):
 
     settings: PodSettings
     place: HostInPod
+    environ: Mapping[str, str]
     peers: Peers
     end_requested: bool
     is_settled: bool
@@ -206,6 +239,8 @@ class Host(Source, Protocol):
 
     @property
     def verdict_words(self) -> str: ...
+
+    def is_replaced(self) -> bool: ...
 
     def leave(self, why: str, more: Callable[[], object] | None = None) -> None: ...
 
@@ -287,6 +322,9 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
     """Be another host at its worker's end: report to the leader, and stay until there is a verdict."""
     if source.is_settled and ending.stopped:
         source.leave_to_the_verdict()
+        return
+    if ending.stopped and source.settings.holds and source.is_replaced():
+        source.leave("another attempt has taken its place", lambda: None)
         return
     if why:
         taken = replace(verdict, status=PREEMPTED, error={"message": why})
@@ -404,10 +442,20 @@ class Notifier:
         connection.close()
 
 
-def _make_listener() -> socket.socket | None:
-    """Listen at this pod's own address, which Kubernetes writes into /etc/hosts; None if there is none."""
+def _own_address() -> tuple[socket.AddressFamily, Any] | None:
+    """Return this pod's own address, which Kubernetes writes into /etc/hosts; None if there is none."""
     with contextlib.suppress(OSError):
         family, _, _, _, address = socket.getaddrinfo(socket.gethostname(), 0, type=socket.SOCK_STREAM)[0]
+        return family, address
+    return None
+
+
+def _make_listener() -> socket.socket | None:
+    """Listen at this pod's own address; None if there is none."""
+    if (found := _own_address()) is None:
+        return None
+    family, address = found
+    with contextlib.suppress(OSError):
         return socket.create_server(address[:2], family=family, backlog=1024)  # IP only
     return None
 

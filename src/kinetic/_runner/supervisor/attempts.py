@@ -64,6 +64,15 @@ def claim(store: Store, note: AttemptNote, key: bytes) -> AttemptNote | None:
     raise KineticError(f"{note.job_id} has used up {_ATTEMPTS} attempts", code="attempts")
 
 
+def newest(store: Store, job_id: str, key: bytes) -> AttemptNote | None:
+    """Return the note of the newest attempt, of those that the job's key has sealed; None where there is none."""
+    for number, _ in reversed(keys.numbered(store.entries(keys.attempts(job_id)))):
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            if (found := outcomes.read_note(store, job_id, number, key)).attempt == number:
+                return found
+    return None
+
+
 def was_removed(store: Store, job_id: str, temporary_key: AbstractContextManager[bytes]) -> bool:
     """Return whether a job was removed, as its sealed page in the history says."""
     at = keys.history(job_id)
