@@ -671,6 +671,42 @@ def test_a_connection_string_of_a_national_cloud_says_its_host(no_credentials, m
     assert store._client._client.config["account_key"] == KEY
 
 
+def test_an_account_of_the_environment_with_its_host_has_the_key_beside_it(no_credentials, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "acct.blob.core.chinacloudapi.cn")  # as kinetic gives it to pods
+    monkeypatch.setenv("AZURE_STORAGE_KEY", KEY)
+    store = BucketStore("az://container@acct.blob.core.chinacloudapi.cn", retry=QUICK)
+    store.make_client()
+
+    assert store._client._client.config["account_key"] == KEY
+
+
+@pytest.mark.parametrize("host", ["acct", "acct.blob.core.chinacloudapi.cn"])
+def test_a_connection_string_with_a_signature_names_its_account_by_its_endpoint(no_credentials, monkeypatch, host):
+    endpoint = f"https://{host if '.' in host else f'{host}.blob.core.windows.net'}"
+    whole = f"BlobEndpoint={endpoint}/;QueueEndpoint=https://acct.queue.core.windows.net/;SharedAccessSignature=sv=1"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", whole)
+    own, others = (BucketStore(f"az://container{name}/a", retry=QUICK) for name in ("", "@other"))
+    own.make_client()
+    others.make_client()
+
+    assert own.url == f"az://container@{host}/a"
+    assert own._client._client.config["endpoint"] == endpoint
+    assert own._client._client.config["sas_key"] == "sv=1"
+    assert others._client._client.config["endpoint"] == "https://other.blob.core.windows.net"
+    assert "sas_key" not in others._client._client.config
+
+
+def test_the_endpoint_of_one_account_is_not_used_for_another(no_credentials, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "acct")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://acct.example")  # obstore reads it as well
+    stores = [azure("container", account) for account in ("acct", "other")]
+    for store in stores:
+        store.make_client()
+
+    endpoints = [store._client._client.config["endpoint"] for store in stores]
+    assert endpoints == ["https://acct.example", "https://other.blob.core.windows.net"]
+
+
 def test_a_password_in_an_address_of_azure_is_not_shown():
     with pytest.raises(OptionError, match="holds a user name or a password") as caught:
         open_store("az://user:secret@account/folder")

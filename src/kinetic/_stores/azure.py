@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}(\.[a-z0-9.-]+)?")  # of Azure, with its host in another cloud than the public one
 
-_PUBLIC = "core.windows.net"  # the hosts of the public cloud; national ones have others
+_PUBLIC = ".blob.core.windows.net"  # the hosts of the public cloud; national ones have others
 
 RIGHTS = "the role Storage Blob Data Contributor on the container"
 LOGIN = "run az login, or set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
@@ -25,9 +25,7 @@ _OWN = ("AZURE_STORAGE_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FIL
 
 def account_of(url: str, named: str) -> str:
     """Return the storage account of an address of Azure: that of the environment where it names none."""
-    found = settings()
-    suffix = found.get("EndpointSuffix", _PUBLIC)
-    account = named or found.get("AccountName", "") + (f".blob.{suffix}" if suffix != _PUBLIC else "")
+    account = (named or settings()["AccountName"]).removesuffix(_PUBLIC)
     if not _ACCOUNT.fullmatch(account):
         bucket, _, prefix = url.partition("://")[2].partition("/")
         whole = f"az://{bucket.partition('@')[0]}@your-account/{prefix or 'folder'}"
@@ -39,18 +37,36 @@ def account_of(url: str, named: str) -> str:
     return account
 
 
-def settings() -> dict[str, str]:
-    """Return what the environment says of a storage account of Azure, in the words of its connection strings."""
+def settings(wanted: str = "") -> dict[str, str]:
+    """Return what the environment says of a storage account of Azure, in the words of its connection strings.
+
+    Nothing where it is about another account than the ``wanted`` one: a key and an endpoint are of their account only.
+    """
     read = os.environ.get
     pairs = [part.partition("=") for part in read("AZURE_STORAGE_CONNECTION_STRING", "").split(";") if "=" in part]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     account = read("AZURE_STORAGE_ACCOUNT") or read("AZURE_STORAGE_ACCOUNT_NAME")
-    if account and account != found.get("AccountName"):
-        found = {"AccountName": account}  # a key is of its account only
+    if account and _name(account) != _name(_account(found)):
+        found = {"AccountName": account}
     key = read("AZURE_STORAGE_KEY") or read("AZURE_STORAGE_ACCOUNT_KEY") or read("AZURE_STORAGE_ACCESS_KEY")
     shared = read("AZURE_STORAGE_SAS_TOKEN") or read("AZURE_STORAGE_SAS_KEY")
     more = {"AccountKey": key, "SharedAccessSignature": shared, "BlobEndpoint": read("AZURE_STORAGE_ENDPOINT")}
-    return found | {name: value for name, value in more.items() if value}
+    found |= {name: value for name, value in more.items() if value}
+    found["AccountName"] = _account(found)
+    return {} if wanted and found["AccountName"] and _name(wanted) != _name(found["AccountName"]) else found
+
+
+def _account(found: dict[str, str]) -> str:
+    """Return the account of settings, with its host; with a shared access signature, only the endpoint names it."""
+    account, suffix = found.get("AccountName", ""), found.get("EndpointSuffix")
+    host = found.get("BlobEndpoint", "").partition("://")[2].partition("/")[0]
+    if account:
+        return f"{account}.blob.{suffix}" if suffix else account
+    return host if ".blob." in host else ""
+
+
+def _name(account: str) -> str:
+    return account.partition(".")[0]
 
 
 def client(bucket: str, options: dict[str, Any]) -> AzureStore:
@@ -58,14 +74,12 @@ def client(bucket: str, options: dict[str, Any]) -> AzureStore:
     from obstore.store import AzureStore
 
     container, _, host = bucket.partition("@")
-    account, dot, _ = host.partition(".")
-    found = settings()
-    if found.get("AccountName", account) != account:
-        found = {}  # of another account
-    endpoint = found.get("BlobEndpoint") or (f"https://{host.replace('.dfs.', '.blob.')}" if dot else "")
+    found = settings(host)
+    host = host.replace(".dfs.", ".blob.") if "." in host else f"{host}{_PUBLIC}"
+    # Always an endpoint: obstore takes that of the environment, which may be another account's.
+    endpoint = found.get("BlobEndpoint") or f"https://{host}"
     key, shared = found.get("AccountKey"), found.get("SharedAccessSignature", "").lstrip("?")
-    config: Any = {"account_name": account}
-    config |= {"endpoint": endpoint.rstrip("/")} if endpoint else {}
+    config: Any = {"account_name": _name(host), "endpoint": endpoint.rstrip("/")}
     config |= {"account_key": key} if key else {"sas_key": shared} if shared else {}
     if not (key or shared or any(map(os.environ.get, _OWN))) and _has_login():
         config["use_azure_cli"] = True
@@ -91,6 +105,6 @@ def sources() -> str:
     keys = [f"{name} {'there' if found.get(name) else 'none'}" for name in ("AccountKey", "SharedAccessSignature")]
     return (
         f"AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN ({', '.join(keys)}, of account "
-        f"{found.get('AccountName', 'not named')}), {', '.join(shown)}, the az command's login in {_folder()} "
+        f"{found['AccountName'] or 'not named'}), {', '.join(shown)}, the az command's login in {_folder()} "
         f"({'there' if _has_login() else 'none'}), the metadata server of Azure's machines"
     )

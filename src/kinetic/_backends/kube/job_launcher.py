@@ -275,8 +275,9 @@ def request_of(
         from kinetic._stores import azure  # few need it
 
         # For addresses in the function that name no account; and AKS gives its identity to pods with this label only.
-        environment["AZURE_STORAGE_ACCOUNT"] = parse_address(launch.store_url).bucket.partition("@")[2]
-        endpoint = azure.settings().get("BlobEndpoint", "")
+        environment["AZURE_STORAGE_ACCOUNT"] = account = parse_address(launch.store_url).bucket.partition("@")[2]
+        environment.pop("AZURE_STORAGE_ENDPOINT", None)  # it may be another account's
+        endpoint = azure.settings(account).get("BlobEndpoint", "")
         if endpoint and not {"@", "?"} & {*endpoint}:  # else it may hold a secret, and everyone may read the pod
             environment["AZURE_STORAGE_ENDPOINT"] = endpoint
         settings = settings._replace(labels={_AZURE_IDENTITY: "true", **(settings.labels or {})})

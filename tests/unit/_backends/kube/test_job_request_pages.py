@@ -87,8 +87,11 @@ def test_a_pod_is_told_where_the_store_is_and_not_who_this_client_is() -> None:
     assert not {"AWS_SECRET_ACCESS_KEY", "HOME", "TOKEN"} & set(request.environment)
 
 
-def test_a_pod_with_its_store_in_azure_asks_for_the_identity_of_its_service_account() -> None:
+def test_a_pod_with_its_store_in_azure_asks_for_the_identity_of_its_service_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = replace(launch(settings=ClusterSettings(labels={"team": "vision"})), store_url="az://jobs@account/below")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://x")
 
     request = asked(found, AZURE_STORAGE_ENDPOINT="http://x", AZURE_STORAGE_KEY="no", AZURE_STORAGE_ACCOUNT="other")
 
@@ -98,6 +101,18 @@ def test_a_pod_with_its_store_in_azure_asks_for_the_identity_of_its_service_acco
     assert request.labels()["azure.workload.identity/use"] == "true"
     assert request.labels()["team"] == "vision"
     assert "azure.workload.identity/use" not in asked(launch()).labels()
+
+
+@pytest.mark.parametrize("named", ["AccountName=other;", ""])
+def test_a_pod_is_not_told_where_another_account_is_than_that_of_its_store(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    signature = "BlobEndpoint=https://other.blob.core.windows.net/;SharedAccessSignature=sv=1"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", named + signature)
+
+    request = asked(replace(launch(), store_url="az://jobs@account"), AZURE_STORAGE_ENDPOINT="https://other.example")
+
+    assert "AZURE_STORAGE_ENDPOINT" not in request.environment
 
 
 def test_the_runner_is_told_everything_about_its_job() -> None:
