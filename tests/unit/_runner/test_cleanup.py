@@ -47,11 +47,14 @@ def cleaned(folder: Path, text: str, after: str = "") -> list[str]:
 def test_a_home_that_is_a_volume_and_what_other_pods_write_there_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    home, above = str(tmp_path), str(tmp_path.parent)
+    monkeypatch.setenv("HOME", home)
 
     assert "/dev/shm" in processes.mounts_in_memory()
-    assert str(tmp_path) in cleanup._folders(set())
-    assert str(tmp_path) not in cleanup._folders({str(tmp_path)})
+    assert home in cleanup._folders({"/", f"{home}/data"}, set())
+    assert home not in cleanup._folders({"/", home}, set())
+    assert home not in cleanup._folders({"/", above}, set())
+    assert home in cleanup._folders({"/", above, home}, {home})
 
 
 def test_new_files_and_folders_go_and_ours_stay(tmp_path: Path) -> None:

@@ -54,8 +54,7 @@ class Cleaner:
         self._is_container = os.getpid() == 1 if is_container is None else is_container
         self._mounts = processes.mounts()
         self._points = {point for _, point in self._mounts}
-        shared = self._points - processes.mounts_in_memory()
-        self._folders = list(_folders(shared)) if self._is_container else []
+        self._folders = list(_folders(self._points, processes.mounts_in_memory())) if self._is_container else []
         self._files = {folder: self._remember(folder) for folder in self._folders}
         self._loaded = _loaded() if self._is_container else {}
         self._system_v = {kind: _system_v(kind) for kind in _SYSTEM_V} if self._is_container else {}
@@ -209,9 +208,11 @@ class _Remembered(NamedTuple):
     stamps: Mapping[str, Stamp | None]
 
 
-def _folders(shared: Collection[str]) -> Iterator[str]:
+def _folders(points: Collection[str], in_memory: Collection[str]) -> Iterator[str]:
     home = os.path.realpath(os.path.expanduser("~"))
-    own = [] if home in shared else [home]  # a volume of the cluster: what is new there may be of another pod
+    inner = max((each for each in points if f"{home}/".startswith(f"{each.rstrip('/')}/")), key=len, default="/")
+    # In a volume of the cluster, what is new may be of another pod.
+    own = [home] if inner == "/" or inner in in_memory else []
     for folder in dict.fromkeys((*map(os.path.realpath, _TEMPORARY), *own)):
         if os.path.isdir(folder) and folder not in {"/", "/usr", "/opt", "/home", "/root/.."}:
             yield folder
