@@ -269,17 +269,18 @@ def request_of(
     settings, is_python = requirements.settings, requirements.image.startswith(_PYTHON)
     runs_as_root = is_python or bool(requirements.lock)  # images that kinetic builds have no user either
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
-    if launch.store_url.startswith("s3://") and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
+    if _needs("s3://", launch) and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
         environment["AWS_REGION"] = credentials.amazon_region()  # a pod has no profile that would say it
     if launch.store_url.startswith("az://"):
         from kinetic._stores import azure  # few need it
 
-        # For addresses in the function that name no account; and AKS gives its identity to pods with this label only.
+        # For addresses in the function that name no account.
         environment["AZURE_STORAGE_ACCOUNT"] = account = parse_address(launch.store_url).bucket.partition("@")[2]
         environment.pop("AZURE_STORAGE_ENDPOINT", None)  # it may be another account's
         endpoint = azure.settings(account).get("BlobEndpoint", "")
         if endpoint and not {"@", "?"} & {*endpoint}:  # else it may hold a secret, and everyone may read the pod
             environment["AZURE_STORAGE_ENDPOINT"] = endpoint
+    if _needs("az://", launch):  # AKS gives its identity to pods with this label only
         settings = settings._replace(labels={_AZURE_IDENTITY: "true", **(settings.labels or {})})
         requirements = replace(requirements, settings=settings)
     environment["KERAS_BACKEND"] = "jax"
@@ -397,10 +398,15 @@ def _secret_entries(launch: Launch) -> dict[str, bytes]:
 
 def _store_requirements(launch: Launch) -> str:
     """Return what a pod installs to open the stores of its job: obstore in this client's version, or nothing."""
-    addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
-    if not any(address.startswith(CLOUDS) for address in addresses):
-        return ""
-    return f"obstore=={obstore_client.version()}"
+    return f"obstore=={obstore_client.version()}" if _needs(CLOUDS, launch) else ""
+
+
+def _needs(schemes: str | tuple[str, ...], launch: Launch) -> bool:
+    """Return whether a job's store, outputs or data are in one of some clouds."""
+    order = launch.order
+    return any(
+        each.startswith(schemes) for each in (launch.store_url, order.output_dir, *(ref.uri for ref in order.data))
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- removal

@@ -166,6 +166,28 @@ def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing
     assert page(replace(launch(), store_url="file:///shared/store")).pod.store_requirement == ""
 
 
+@pytest.mark.parametrize(
+    "of_order",
+    [
+        {"output_dir": "az://runs@account/a"},
+        {"data": (DataRef("prefix", "az://sets@account/set/", "az://sets@account/set/", "set", is_dir=True),)},
+    ],
+)
+def test_a_pod_whose_store_is_a_folder_opens_the_buckets_of_its_outputs_and_data(of_order: dict[str, object]) -> None:
+    found = replace(launch(**of_order), store_url="file:///shared/store")
+
+    assert page(found).pod.store_requirement.startswith("obstore==")
+    assert asked(found).labels()["azure.workload.identity/use"] == "true"
+
+
+def test_a_pod_is_told_the_region_of_data_in_amazon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")  # instead of a profile of the aws command
+    ref = DataRef("prefix", "s3://sets/set/", "s3://sets/set/", "set", is_dir=True)
+
+    assert asked(launch(data=(ref,))).environment["AWS_REGION"] == "eu-north-1"
+    assert "AWS_REGION" not in asked(launch()).environment
+
+
 def test_a_task_that_follows_too_many_jobs_for_a_command_line_is_refused_with_what_to_do() -> None:
     after = tuple(Predecessor(f"cpu-train-20261123-103059-{number:07}", "train") for number in range(900))
 
