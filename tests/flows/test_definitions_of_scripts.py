@@ -1269,3 +1269,59 @@ def test_a_pickle_in_a_file_is_opened_with_the_classes_and_functions_of_the_scri
     kept = [path.read_bytes() for path in (home / "store").rglob("*") if path.is_file()]
     assert kept
     assert not any(b"hunter2-and-more-of-it" in each for each in kept)
+
+
+def test_a_pickle_is_opened_by_a_method_of_an_argument_or_through_what_a_decorator_of_the_script_made(project) -> None:
+    project.write(
+        "train.py",
+        """
+        import functools
+        import pickle
+        import kinetic
+
+        class Net:
+            pass
+
+        def read():
+            with open("model.pkl", "rb") as file:
+                return type(pickle.load(file)).__name__
+
+        def again(function):
+            @functools.wraps(function)
+            def called():
+                return function()
+
+            return called
+
+        read_again = again(functools.partial(read))
+
+        class Base:
+            def restore(self):
+                with open("model.pkl", "rb") as file:
+                    return type(pickle.load(file)).__name__
+
+        class Trainer(Base):
+            @kinetic.run(accelerator="cpu")
+            def train(self, number=0):
+                return self.restore(), number
+
+        trainer = Trainer()
+
+        @kinetic.run(accelerator="cpu")
+        def evaluate():
+            return trainer.restore()
+
+        @kinetic.run(accelerator="cpu")
+        def through_a_decorator():
+            return read_again()
+
+        if __name__ == "__main__":
+            with open("model.pkl", "wb") as file:
+                pickle.dump(Net(), file)
+            print(evaluate(), through_a_decorator(), Trainer().train(), Trainer().train.run_async_map([1]).results())
+        """,
+    )
+
+    done = project.run("train.py")
+
+    assert done.stdout == "Net Net ('Net', 0) [('Net', 1)]\n", done.stderr

@@ -125,6 +125,7 @@ class PickleRules:
         self._study = ""  # the storage of a study of Optuna that is a copy in the job
         self._magics = False  # whether a function of the notebook uses some
         self.sources: dict[str, dict[int, str]] = {}  # of code without a file, by its name for it and its first line
+        self.opens_pickles = False  # whether a function that was sent names what does, as ``torch.load``
 
     def is_by_value(self, module: str) -> bool:
         """Return whether what a module defines must be pickled by value."""
@@ -418,6 +419,7 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
         def reduced(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
                 module = _module_of(obj)
+                rules.opens_pickles = rules.opens_pickles or (isinstance(obj, FunctionType) and _opens_pickles(obj))
                 if rules.is_by_value(module) and module in sys.modules:
                     register(sys.modules[module])
                 elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
@@ -528,10 +530,13 @@ def pack_call(
     rules = PickleRules(plan, by_value)
 
     def pack() -> tuple[Artifact, Artifact]:
-        rules.swap, rules.makes_anew = swap, True
-        packed = _pickle_into_store(_with_sources(call.function, rules), rules, store, keys[0])
+        packed = _pack_function(call.function, rules, store, keys[0], swap)
         rules.swap, rules.makes_anew = swap_arguments or swap, False  # both sides have it, and would not share it
-        return packed, _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
+        is_complete = rules.opens_pickles
+        arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
+        if rules.opens_pickles and not is_complete:  # a method of an argument does
+            packed = _pack_function(call.function, rules, store, keys[0], swap)
+        return packed, arguments
 
     roots = [(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)]
     packed, arguments = _diagnosed(pack, roots, rules)
@@ -542,14 +547,28 @@ def pack_function(
     call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str], swap: Swap
 ) -> tuple[Artifact, tuple[str, ...]]:
     """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
-    rules = PickleRules(plan, by_value, swap=swap)
-    rules.makes_anew = True
+    rules, apart = PickleRules(plan, by_value), PickleRules(plan, by_value)
+    with contextlib.suppress(Exception):  # the object of a method, which each input brings along: whether it opens any
+        dump(call.args, _Short(), apart)
+    rules.opens_pickles = apart.opens_pickles
     packed = _diagnosed(
-        lambda: _pickle_into_store(_with_sources(call.function, rules), rules, store, key),
+        lambda: _pack_function(call.function, rules, store, key, swap),
         [(f"the function {call.name}", call.function)],
         rules,
     )
     return packed, (*rules.notes(), *_size_note(packed.size))
+
+
+def _pack_function(
+    function: Callable[..., Any], rules: PickleRules, store: Store, key: str, swap: Swap | None
+) -> Artifact:
+    """Pickle a function; once more, with what else the script defines, where it turned out to open pickles."""
+    rules.swap, rules.makes_anew = swap, True
+    is_complete = rules.opens_pickles
+    packed = _pickle_into_store(_with_sources(function, rules), rules, store, key)
+    if rules.opens_pickles and not is_complete:
+        packed = _pickle_into_store(_with_sources(function, rules), rules, store, key)
+    return packed
 
 
 def _diagnosed(
@@ -625,40 +644,21 @@ def _package(value: object, name: str) -> str:
     return name.partition(".")[0].removeprefix("_")
 
 
-def _opens_pickles(function: Callable[..., Any], main: Mapping[str, Any]) -> bool:
-    """Return whether code of a script that a function reaches names what opens pickles, as ``torch.load``."""
-    reached, waiting = set[int](), list[Any]([function])
-    while waiting:
-        found = waiting.pop()
-        kind = type(found)
-        if id(found) in reached:
-            continue
-        reached.add(id(found))
-        if references.WRAPPED in kind.__dict__:
-            waiting.append(references.plain(found))
-        elif issubclass(kind, type) and found.__module__ == "__main__":
-            waiting += vars(found).values()
-        elif issubclass(kind, classmethod | staticmethod | MethodType):
-            waiting.append(found.__func__)
-        elif issubclass(kind, FunctionType):
-            codes = (found.__code__, *modules.inner_code(found.__code__))
-            names = {name for code in codes for name in code.co_names}
-            if not _LOADS.isdisjoint(names) and not _PICKLES.isdisjoint(
-                _package(main.get(each), each) for each in names
-            ):
-                return True
-            waiting += (main[name] for name in names if name in main)
-    return False
+def _opens_pickles(function: FunctionType) -> bool:
+    """Return whether a function names what opens pickles, as ``torch.load``."""
+    codes, space = (function.__code__, *modules.inner_code(function.__code__)), function.__globals__
+    names = {name for code in codes for name in code.co_names}
+    return not _LOADS.isdisjoint(names) and not _PICKLES.isdisjoint(_package(space.get(each), each) for each in names)
 
 
-def _definitions_of_script(function: Callable[..., Any], rules: PickleRules) -> dict[str, bytes]:
-    """Return the classes and functions of a script, as bytes, where the function may load a pickle that names them.
+def _definitions_of_script(rules: PickleRules) -> dict[str, bytes]:
+    """Return the classes and functions of a script, as bytes, where the job may load a pickle that names them.
 
     Only what a function names travels with it; a file that ``torch.save(model, …)`` wrote names ``__main__.Net``.
     """
-    main = vars(sys.modules["__main__"])
-    if not _opens_pickles(function, main):
+    if not rules.opens_pickles:
         return {}
+    main = vars(sys.modules["__main__"])
     own = [(name, value) for name, value in [*main.items()] if issubclass(type(value), type | FunctionType)]
     own = [each for each in own if (each[1].__module__, each[1].__qualname__) == ("__main__", each[0])]
     from kinetic._project import class_source
@@ -677,7 +677,7 @@ def _with_sources(function: Callable[..., Any], rules: PickleRules) -> object:
     """Return what is pickled in a function's place: code of a notebook, or typed into a console, has no file."""
     code = getattr(function, "__code__", None)
     file = code.co_filename if code is not None else getattr(sys.modules.get("__main__"), "__file__", None)
-    more = _registered_by_script(rules), _definitions_of_script(function, rules)
+    more = _registered_by_script(rules), _definitions_of_script(rules)
     return _WithSources(function, rules, *more) if any(more) or not (file and os.path.exists(file)) else function
 
 
