@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
+from kinetic._backends.local.queue_connection import QueueConnection
 from kinetic._project import runner_bundle
-from kinetic.errors import PackingError
+from kinetic.errors import BackendUnavailableError, PackingError
 
 NO_SHARED_MEMORY = """
     #define _GNU_SOURCE
@@ -255,6 +256,26 @@ def test_a_job_that_fills_the_disk_with_its_files_or_its_log_can_be_seen_and_rem
     assert _free(disk) > 20_000_000
     clients.until.touch()
     assert clients.collect(clients.submit())["file"]
+
+
+def test_a_queue_that_no_process_has_open_is_opened_on_a_disk_that_others_have_filled(
+    tmp_path: Path, mount: Any
+) -> None:
+    disk = mount(tmp_path / "disk", "size=20m")
+    queue = QueueConnection(disk / "queue.db")
+    queue.read("SELECT job_id FROM jobs")
+    queue.close()
+    _fill(disk, 0)
+
+    with queue.change() as db:
+        db.execute("DELETE FROM jobs")
+    queue.close()
+    (disk / "ballast").rename(disk / "ballast of others")
+    _fill(disk, 0)
+    with pytest.raises(BackendUnavailableError, match="No space left") as caught:
+        queue.read("SELECT job_id FROM jobs")
+
+    assert caught.value.code == "disk-full"
 
 
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:

@@ -91,7 +91,7 @@ class QueueConnection:
                 self._roll_back()
                 if isinstance(error, sqlite3.Error):
                     kind = _RepairedError if self._repair_after(error) else BackendUnavailableError
-                    raise _unusable(self._path, str(error), kind=kind) from error
+                    raise _unusable(self._path, _why(error), kind=kind) from error
                 raise
 
     def _roll_back(self) -> None:
@@ -154,15 +154,15 @@ class QueueConnection:
             return _patiently(self._path, do)
         except sqlite3.Error as error:
             if not self._repair_after(error):
-                raise _unusable(self._path, str(error)) from error
+                raise _unusable(self._path, _why(error)) from error
         try:
             return _patiently(self._path, do)
         except sqlite3.Error as error:
-            raise _unusable(self._path, str(error)) from error
+            raise _unusable(self._path, _why(error)) from error
 
     def _repair_after(self, error: sqlite3.Error) -> bool:
         """Rename a damaged database unless another process has done so; return whether using it again may help."""
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        if _is_full(error):
             self._make_room()
             return True
         if not _is_damage(error):
@@ -197,7 +197,7 @@ class QueueConnection:
             except (OSError, sqlite3.Error) as error:
                 self.is_read_only = getattr(error, "errno", None) == errno.EROFS and self._path.exists()
                 if not self.is_read_only:
-                    raise _unusable(self._path, str(error)) from error
+                    raise _unusable(self._path, _why(error)) from error
                 self._db = _open_read_only(self._path)
                 self._file = folders.file_id(self._path)
         return self._db
@@ -275,6 +275,9 @@ def _open(path: Path) -> sqlite3.Connection:
                 raise _unusable(path, why, next="pip install --upgrade kinetic-jobs")
         except BaseException as error:
             db.close()
+            if _is_full(error) and _reserve(path).exists():  # the first to open it needs room for its shared memory
+                _reserve(path).unlink(missing_ok=True)
+                continue
             if not (isinstance(error, sqlite3.Error) and _is_damage(error)):
                 raise
             from kinetic._backends.local import queue_database
@@ -329,6 +332,16 @@ def _check_tables(db: sqlite3.Connection) -> None:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def _is_full(error: BaseException) -> bool:
+    """Return whether the disk has no room: for a page, or for the file beside the database that processes share."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def _why(error: BaseException) -> str:
+    return os.strerror(errno.ENOSPC) if _is_full(error) else str(error)
 
 
 def _reserve(path: Path) -> Path:
