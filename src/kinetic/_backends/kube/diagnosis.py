@@ -93,7 +93,7 @@ class Evidence(NamedTuple):
             "pod": object_status.object_name(pod or {}) or f"-l {job_manifests.JOB_LABEL}={self.job_id}",
             "image": next((each.get("image", "") for each in containers if each.get("name") == container), ""),
             "account": str(template.get("serviceAccountName") or "default"),
-            "queue": object_status.label_of(self.job, job_manifests.QUEUE_LABEL),
+            "queue": _queue_of(self.job),
             "accelerator": self.accelerator or ", ".join(labels) or "such hardware",
             "list_nodes": self.list_nodes,
         }
@@ -115,7 +115,7 @@ def gather_evidence(client: Client, job: Object, *, list_nodes: str = LIST_NODES
     is_young = any(client.transport.now() - object_status.created_at(pod) < _UNSEEN_SECONDS for pod in unplaced)
     is_unseen = is_young and not any(event.get("reason") in _SCALING for event in events)
     is_of_google = list_nodes != LIST_NODES  # found through Google; without a node, nothing else tells that it may grow
-    held = object_status.label_of(job, job_manifests.QUEUE_LABEL) and (job.get("spec") or {}).get("suspend")
+    held = _queue_of(job) and (job.get("spec") or {}).get("suspend")
     return Evidence(
         job,
         pods,
@@ -158,6 +158,12 @@ def _lacks_pods(part: Object) -> bool:
     state = part.get("status") or {}
     there = int(state.get("active") or 0) + int(state.get("succeeded") or 0)
     return there < int((part.get("spec") or {}).get("completions") or 1)
+
+
+def _queue_of(job: Object) -> str:
+    """Return the queue that starts a job; "" also for the name that keeps it out of the default one."""
+    found = object_status.label_of(job, job_manifests.QUEUE_LABEL)
+    return "" if found == job_manifests.NO_QUEUE else found
 
 
 def _workload(client: Client, job: Object) -> Object | None:

@@ -210,6 +210,9 @@ ROWS = [
     ),
     Row("no pod yet", facts(None), P, "no-pod", "has not created its pod yet", ""),
     Row("client died", facts(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
+    Row(
+        "client died beside a default queue", facts(None, job_=job(suspend=True, queue="kinetic-none")),
+        P, "held", "has not started it", "kinetic jobs cancel"),
     # ------------------------------------------------------------------------------------------------------- queues
     Row(
         "waits in a queue",
