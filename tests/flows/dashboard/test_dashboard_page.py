@@ -539,6 +539,33 @@ OPENED = """(job) => new Promise((done) => {
 })"""
 
 
+# ------------------------------------------------------------------------------------------- logs that come in parts
+
+
+def test_no_character_of_a_log_is_cut_where_the_page_fetches_the_next_part(stored, dashboard, page):
+    words = "训练损失下降到零点三验证准确率提高" * 3
+    log = "".join(f"{number} {words}\n" for number in range(4_000)).encode()
+    long = ("é世" * 100_000).encode()
+    job_id = stored.add(log=log + long + b"\n")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    shown.locator(".log .line").first.wait_for()
+
+    assert "\ufffd" not in shown.locator(".log").text_content()
+    shown.get_by_role("searchbox", name="Find in the log").fill(f"3 {words}")
+    shown.keyboard.press("Enter")
+    shown.get_by_text(re.compile("1 of .*00")).wait_for()
+    for number in (1_000, 2_000, 3_000, 3_999):
+        shown.wait_for_function(SCROLLED_TO, arg=f"{number} {words}")
+    assert "\ufffd" not in shown.locator(".log").text_content()
+
+
+SCROLLED_TO = """(line) => {
+  const log = document.querySelector('.log');
+  log.scrollTop = log.scrollHeight;
+  return [...log.querySelectorAll('.line')].some((each) => each.textContent === line);
+}"""
+
+
 # --------------------------------------------------------------------------------------------------------------- away
 
 

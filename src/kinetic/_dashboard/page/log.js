@@ -108,12 +108,10 @@ export class LogView {
     this.stop();
     try {
       let { data, start: begin } = await this.fetch(start, PART);
-      if (begin > 0) {
-        const cut = data.indexOf(10) + 1;
-        if (cut && cut < data.length && target === null) {
-          data = data.subarray(cut);
-          begin += cut;
-        }
+      if (begin > 0 && target === null) {
+        const cut = beginOf(data);
+        data = data.subarray(cut);
+        begin += cut;
       }
       this.lineBlocks.replaceChildren();
       this.lines = 0;
@@ -140,8 +138,11 @@ export class LogView {
     this.note.textContent = this.isChanged ? `${about} — it was changed after the job ended` : this.source ? `${about}, following` : about;
   }
 
-  // Appends bytes, whole lines at once; each line knows where it begins.
+  // Appends bytes, whole lines at once; each line knows where it begins. What comes next begins with a whole character.
   append(data) {
+    const half = this.isActive() || this.to + data.length < this.size ? halfCharacter(data) : 0;
+    if (half && this.to + data.length >= this.size) this.size -= half; // the rest of it is not written yet
+    data = data.subarray(0, data.length - half);
     const changed = new Set();
     for (const each of splitBytes(data, this.to)) {
       this.rows.take(each, changed);
@@ -210,11 +211,9 @@ export class LogView {
     try {
       const want = Math.max(this.from - PART, 0);
       let { data, start } = await this.fetch(want, this.from - want);
-      const cut = start > 0 ? data.indexOf(10) + 1 : 0;
-      if (cut && cut < data.length) {
-        data = data.subarray(cut);
-        start += cut;
-      }
+      const cut = start > 0 ? beginOf(data) : 0;
+      data = data.subarray(cut);
+      start += cut;
       const before = this.view.scrollHeight;
       const blocks = [];
       const lines = splitBytes(data, start);
@@ -353,6 +352,25 @@ export class LogView {
     }
     return found;
   }
+}
+
+// Where the first whole line begins, or, of a line that is longer than the data, the first whole character.
+function beginOf(data) {
+  const cut = data.indexOf(10) + 1;
+  if (cut && cut < data.length) return cut;
+  let begin = 0;
+  while (begin < 3 && (data[begin] & 0xc0) === 0x80) begin++;
+  return begin;
+}
+
+// How many bytes at the end are the beginning of a character of UTF-8 whose rest is missing.
+function halfCharacter(data) {
+  for (let count = 1; count <= Math.min(3, data.length - 1); count++) {
+    const byte = data[data.length - count];
+    if ((byte & 0xc0) === 0x80) continue;
+    return byte >= (count === 1 ? 0xc0 : count === 2 ? 0xe0 : 0xf0) ? count : 0;
+  }
+  return 0;
 }
 
 function splitBytes(data, start) {
