@@ -5,6 +5,7 @@ A log is bytes at positions. So a page that shows the end of a log of 100 MB rea
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import threading
 from collections import OrderedDict
@@ -26,7 +27,7 @@ _MOST_MATCHES = 200  # of one answer
 _MOST_SEARCHED = 64 << 20  # bytes of one answer: a page shows how far the search is
 _LONGEST_LINE = 400  # characters of a line that matches
 _MOST_OPEN = 8
-_PIECE_CHARACTERS = 1 << 16  # of one event
+_PIECE_BYTES = 1 << 16  # of one event
 
 
 class LogPart(NamedTuple):
@@ -143,8 +144,8 @@ def follow(
     """Yield what is added to a log after a position, until the job ends or ``is_over``.
 
     Yields:
-        ``{"text": …}`` for each piece, ``{"attempt": n}`` where the log of another attempt begins, and at last
-        ``{"ended": status}``.
+        ``{"text": …, "bytes": n}`` for each piece, with its length in the log, where a text may stand for bytes that
+        are none; ``{"attempt": n}`` where the log of another attempt begins, and at last ``{"ended": status}``.
 
     Raises:
         KineticError: The job cannot be seen any more.
@@ -162,19 +163,21 @@ def follow(
         return newest() if attempt is None else attempt
 
     follower = wait.make_follower(job, attempt=wanted, host=host, start=start)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         while not is_over():
             has_ended = seen.status.is_final or newest() > wanted()
             if wanted() != current:
                 current = wanted()
+                decoder.reset()
                 yield {"attempt": current}
-            yield from _events(follower.new_text(last=has_ended))
+            yield from _events(follower.new_bytes(last=has_ended), decoder, last=has_ended)
             if has_ended:
                 yield {"ended": seen.status.value}
                 return
             looked = backend.clock.monotonic()
             while not is_over() and not wait.has_news(backend, job, pause=backend.log_poll_seconds, looked=looked):
-                yield from _events(follower.new_text())
+                yield from _events(follower.new_bytes(), decoder)
             if not is_over():
                 seen = reader.read(None)
                 newest.see(seen)
@@ -183,7 +186,17 @@ def follow(
         backend.stop_watching(job.job_id)
 
 
-def _events(texts: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for text in texts:
-        for at in range(0, len(text), _PIECE_CHARACTERS):
-            yield {"text": text[at : at + _PIECE_CHARACTERS]}
+def _events(
+    pieces: Iterator[bytes], decoder: codecs.IncrementalDecoder, *, last: bool = False
+) -> Iterator[dict[str, Any]]:
+    for data in pieces:
+        for at in range(0, len(data), _PIECE_BYTES):
+            yield from _event(data[at : at + _PIECE_BYTES], decoder)
+    if last:
+        yield from _event(b"", decoder, last=True)
+
+
+def _event(data: bytes, decoder: codecs.IncrementalDecoder, *, last: bool = False) -> Iterator[dict[str, Any]]:
+    before = len(decoder.getstate()[0])  # bytes of half a character
+    if text := decoder.decode(data, last):
+        yield {"text": text, "bytes": before + len(data) - len(decoder.getstate()[0])}

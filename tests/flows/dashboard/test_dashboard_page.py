@@ -566,6 +566,49 @@ SCROLLED_TO = """(line) => {
 }"""
 
 
+def test_pages_that_are_not_in_sight_leave_the_browser_its_connections(dashboard, page, submit, tmp_path):
+    go = tmp_path / "go"
+    jobs = submit(f"for _ in range(8): print(slow.run_async({str(go)!r}).job_id)").split()
+    served = dashboard()
+    first = page(served)
+    first.context.add_init_script(HIDING)
+    pages = [first.context.new_page() for _ in jobs]
+
+    for each, job_id in zip(pages, jobs, strict=True):
+        each.goto(f"{served.url}#/jobs/{job_id}")
+        each.get_by_role("heading", name="slow").wait_for()
+        each.get_by_text("following").or_(each.get_by_text("printed nothing yet")).first.wait_for()
+        each.evaluate("setHidden(true)")
+    go.touch()
+    pages[0].evaluate("setHidden(false)")
+
+    pages[0].get_by_text("last words").wait_for()
+    assert pages[0].locator(".log .line", has_text="step 7").count() == 11
+
+
+# A page of a test is always in sight: what a browser tells one in another tab.
+HIDING = """window.setHidden = (hidden) => {
+  Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+  document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_a_log_whose_stream_broke_off_before_the_job_ended_is_shown_to_its_end(dashboard, page, submit, tmp_path):
+    go = tmp_path / "go"
+    job_id = submit(f"print(slow.run_async({str(go)!r}).job_id)")
+    served = dashboard()
+    shown = page(served)
+    shown.route("**/log/follow?**", lambda route: route.abort())
+    shown.goto(f"{served.url}#/jobs/{job_id}")
+    shown.get_by_text("step 299").wait_for()
+
+    go.touch()
+
+    shown.get_by_text("last words").wait_for()
+    assert shown.evaluate(AT_THE_END)
+    page.wrong.clear()  # the browser says, too, that the stream broke off
+
+
 # --------------------------------------------------------------------------------------------------------------- away
 
 

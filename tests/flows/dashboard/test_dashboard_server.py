@@ -38,6 +38,10 @@ JOBS = """
         print("ended", flush=True)
 
     @kinetic.run(accelerator="cpu")
+    def raw():
+        sys.stdout.buffer.write(b"\\xff\\xfe\\xe4\\xb8 half\\xe4\\xb8")
+
+    @kinetic.run(accelerator="cpu")
     def odd(number):
         if number % 2:
             raise ValueError("odd")
@@ -93,9 +97,19 @@ def test_changes_come_by_themselves_and_a_log_is_followed_from_a_position(projec
     while statuses[-1] == "RUNNING":
         statuses += [job["status"] for job in next(events)["changed"] if job["job_id"] == job_id]
 
-    assert first == {"text": "gun\n"}
-    assert rest == [{"text": "ended\n"}, {"ended": "SUCCEEDED"}]
+    assert first == {"text": "gun\n", "bytes": 4}
+    assert rest == [{"text": "ended\n", "bytes": 6}, {"ended": "SUCCEEDED"}]
     assert statuses[-1] == "SUCCEEDED"
+
+
+def test_a_stream_tells_how_far_it_is_in_a_log_that_is_no_text(project, dashboard):
+    job_id = submit(project, "job = raw.run_async(); job.wait(); print(job.job_id)")
+
+    *texts, _ = dashboard().events(f"/jobs/{job_id}/log/follow?start=0")
+
+    log = b"\xff\xfe\xe4\xb8 half\xe4\xb8"
+    assert "".join(event["text"] for event in texts) == log.decode(errors="replace")
+    assert sum(event["bytes"] for event in texts) == len(log)
 
 
 def test_a_running_job_is_cancelled_and_one_that_has_ended_says_so(project, dashboard, wait_until):

@@ -55,6 +55,8 @@ export class LogView {
     });
     this.input.addEventListener("search", () => { if (!this.input.value && this.words) this.search(""); });
     this.view.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    this.onVisibility = () => (document.hidden ? this.stop() : this.opened.then(() => this.more()));
+    document.addEventListener("visibilitychange", this.onVisibility); // as in api.js: a hidden page must hold no stream
     this.opened = this.open(-PART);
   }
 
@@ -77,7 +79,7 @@ export class LogView {
     const began = this.job.status !== "RUNNING" && job.status === "RUNNING";
     const ended = this.isActive() && job.status !== "RUNNING" && job.status !== "PENDING";
     this.job = job;
-    if (began || (ended && !this.source && this.to >= this.size)) this.opened.then(() => (this.size ? this.follow() : this.open(-PART)));
+    if (began || (ended && !this.source && this.to >= this.size)) this.opened.then(() => (this.size ? this.more() : this.open(-PART)));
   }
 
   isActive() {
@@ -86,6 +88,7 @@ export class LogView {
 
   close() {
     this.closed = true;
+    document.removeEventListener("visibilitychange", this.onVisibility);
     this.stop();
   }
 
@@ -139,8 +142,8 @@ export class LogView {
   }
 
   // Appends bytes, whole lines at once; each line knows where it begins. What comes next begins with a whole character.
-  append(data) {
-    const half = this.isActive() || this.to + data.length < this.size ? halfCharacter(data) : 0;
+  append(data, length = null) {
+    const half = length === null && (this.isActive() || this.to + data.length < this.size) ? halfCharacter(data) : 0;
     if (half && this.to + data.length >= this.size) this.size -= half; // the rest of it is not written yet
     data = data.subarray(0, data.length - half);
     const changed = new Set();
@@ -148,7 +151,7 @@ export class LogView {
       this.rows.take(each, changed);
       if (changed.size > BLOCK) this.show(changed);
     }
-    this.to += data.length;
+    this.to += length ?? data.length;
     this.show(changed);
   }
 
@@ -258,16 +261,15 @@ export class LogView {
 
   // Reads what is added. The stream begins where the page ends, so no line comes twice.
   follow() {
-    if (this.source || this.closed || !this.isActive()) return;
+    if (this.source || this.closed || document.hidden || !this.isActive()) return;
     const source = (this.source = new EventSource(address(`${jobPath(this.job.job_id)}/log/follow?${this.query({ start: this.to })}`)));
     const encoder = new TextEncoder();
     source.onmessage = (message) => {
       const event = JSON.parse(message.data);
       if (event.text !== undefined) {
-        const wasAtEnd = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < 40;
-        const data = encoder.encode(event.text);
-        this.size += data.length;
-        this.append(data);
+        const wasAtEnd = this.isAtEnd();
+        this.size += event.bytes;
+        this.append(encoder.encode(event.text), event.bytes);
         if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
         this.describe();
       } else if (event.attempt !== undefined) {
@@ -282,9 +284,22 @@ export class LogView {
     source.onerror = () => {
       if (this.source !== source) return;
       this.stop(); // the browser would ask for what is shown already
-      setTimeout(() => this.follow(), 2000);
+      setTimeout(() => this.more(), 2000);
     };
     this.describe();
+  }
+
+  // Continues after the stream broke off. Of a job that has ended, what it printed meanwhile is there at once.
+  async more() {
+    if (this.source || this.busy || this.closed || document.hidden || this.to < this.size) return;
+    if (this.isActive()) return void this.follow();
+    const wasAtEnd = this.isAtEnd();
+    await this.later();
+    if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
+  }
+
+  isAtEnd() {
+    return this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < 40;
   }
 
   // --------------------------------------------------------------------------------------------------------- search
