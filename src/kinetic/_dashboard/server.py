@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -77,6 +78,7 @@ class Dashboard:
         self.port: int = self._socket.getsockname()[1]
         self.token = access.new_token()
         self.feed = JobFeed(*places.find_places(os.environ))
+        self.feed.version = secrets.randbits(40)  # a page of an earlier dashboard must not take its list for ours
         self._streams = _Streams()
         self._batches, self._logs = BatchPages(self.feed), log_pages.LogPages()
         self._usage = usage_pages.UsageFeed(self._is_final)

@@ -621,8 +621,29 @@ def test_a_dashboard_that_ended_is_said_on_the_page_and_found_again(stored, dash
     served.end()
     shown.get_by_text("Not connected").wait_for()
 
+    shown.get_by_text("the dashboard does not answer").wait_for()
     assert shown.get_by_role("link", name="fit").is_visible()
     page.wrong.clear()  # the browser says, too, that it is not connected
+
+
+def test_a_page_of_an_earlier_dashboard_says_that_another_address_is_to_be_opened_and_lives_once_it_was(
+    stored, dashboard, page
+):
+    stored.add(function="fit")
+    first = dashboard()
+    shown = page(first)
+    shown.get_by_role("link", name="fit").wait_for()
+    first.end()
+    stored.add(function="evaluate")
+
+    second = dashboard("--port", str(first.port))
+    shown.get_by_text("use the address that the command printed").wait_for()
+    shown.context.new_page().goto(second.url)
+
+    shown.get_by_text("Live").wait_for()
+    shown.get_by_role("link", name="evaluate").wait_for()
+    assert not shown.get_by_text("use the address that the command printed").is_visible()
+    page.wrong.clear()  # the browser says, too, that it was refused
 
 
 def test_a_foreign_page_reads_nothing_and_frames_nothing(stored, dashboard, browser):

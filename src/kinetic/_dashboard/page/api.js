@@ -55,6 +55,7 @@ class Jobs {
     this.looking = []; // places that were not seen yet
     this.loaded = false;
     this.listeners = new Set();
+    this.again = 0; // the timer after which the list is asked for again
     this.stream = null; // the name of the stream of events, with which a page asks for the usage of its job
     this.onUsage = null; // of the page of a job: takes what it used, and null where a new stream must be asked for it
   }
@@ -92,6 +93,7 @@ class Jobs {
     };
     source.onerror = () => {
       this.state = "away";
+      if (!this.again) this.load(); // a stream does not tell why: what the list answers is shown
       if (source.readyState === EventSource.CLOSED) {
         this.source = null;
         setTimeout(() => this.connect(), 2000);
@@ -106,7 +108,10 @@ class Jobs {
     this.onUsage?.(null);
     await this.loading;
     if (!this.loaded || event.version !== this.version) await this.load();
-    else this.state = "live";
+    else {
+      this.state = "live";
+      this.problems = event.problems;
+    }
     this.tell(new Set());
   }
 
@@ -135,7 +140,10 @@ class Jobs {
       this.state = "away";
       this.problems = [problem];
       this.tell(new Set());
-      setTimeout(() => this.state !== "live" && !document.hidden && this.load(), 2000);
+      this.again ||= setTimeout(() => {
+        this.again = 0;
+        if (this.state !== "live" && !document.hidden) this.load();
+      }, 2000);
     }
   }
 
