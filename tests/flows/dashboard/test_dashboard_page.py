@@ -229,6 +229,46 @@ def test_a_batch_is_a_grid_a_table_that_sorts_and_a_plot(dashboard, page, submit
     assert "loss against seed" in (shown.locator(".plot").get_attribute("aria-label") or "")
 
 
+def test_a_batch_that_one_comes_back_to_is_sorted_plotted_and_scrolled_as_it_was_left(dashboard, page, submit):
+    group = submit(f"{SWEEP}; print(b.group_id)").splitlines()[-1]
+    shown = page(dashboard(), f"#/batches/{group}", height=300)
+    column = shown.locator("tbody tr td:nth-child(5)")
+    shown.locator(".plot .dot").first.wait_for()
+    shown.get_by_role("button", name="loss").click()
+    shown.get_by_label("Against which input").select_option("seed")
+    shown.locator("tbody a").last.scroll_into_view_if_needed()
+    shown.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # it is told
+    left = shown.evaluate("window.scrollY")
+
+    shown.locator("tbody a").last.click()
+    shown.locator(".headline .status").wait_for()
+    shown.go_back()
+
+    shown.wait_for_function("left => Math.abs(window.scrollY - left) < 2", arg=left)
+    assert left > 100
+    assert column.all_text_contents() == ["2", "2.5", "5", "10", ""]
+    assert shown.get_by_label("Against which input").input_value() == "seed"
+
+
+def test_what_is_selected_on_the_page_of_a_batch_stays_while_its_jobs_end(dashboard, page, submit, tmp_path):
+    files = [str(tmp_path / f"go{number}") for number in range(3)]
+    group = submit(f"print(kinetic.collections.map(slow, {files!r}, name='steps').group_id)").splitlines()[-1]
+    shown = page(dashboard(), f"#/batches/{group}")
+    code = shown.locator(".idline code")
+    code.wait_for()
+    code.evaluate("each => getSelection().selectAllChildren(each)")
+    Path(files[0]).touch()
+    shown.locator(".legend", has_text="1 succeeded").wait_for()
+    cell = shown.locator(".cells > *").first.element_handle()
+    Path(files[1]).touch()
+    shown.locator(".legend", has_text="2 succeeded").wait_for()
+
+    assert shown.evaluate("getSelection().toString()") == group
+    assert cell.evaluate("each => each.isConnected")  # a click on it that has begun is not lost
+    Path(files[2]).touch()
+    shown.locator(".legend", has_text="3 succeeded").wait_for()
+
+
 # -------------------------------------------------------------------------------------------------------------- acting
 
 

@@ -1,6 +1,6 @@
 // Batches: the list of all; and one with a grid of its inputs, a table of values, and a plot of one against another.
 import { batchPath, get, jobs, post } from "./api.js";
-import { age, card, confirmed, copyButton, duration, h, line, many, moment, problemText, statusKind, toast } from "./dom.js";
+import { age, card, confirmed, copyButton, duration, h, line, many, moment, problemText, statusKind, toast, update } from "./dom.js";
 import { problemCard } from "./job.js";
 import { plotCard } from "./plot.js";
 
@@ -89,10 +89,13 @@ function meterOf(batch) {
 
 const summaryOf = (batch) => ORDER.filter((state) => batch.counts[state]).map((state) => `${batch.counts[state].toLocaleString("en-US")} ${wordOf(state)}`).join(", ") || "no jobs";
 
+const kept = new Map(); // by batch: how its table is sorted, what is plotted and where the page was, when it is shown again
+
 export function batchPage(id) {
   const element = h("div", {}, h("p", { class: "soft" }, "Looking at the batch …"));
-  const sort = { column: "index", down: false };
-  const plot = {};
+  if (!kept.has(id)) kept.set(id, { sort: { column: "index", down: false }, plot: {}, scroll: 0, tableScroll: 0 });
+  const place = kept.get(id);
+  const { sort, plot, scroll, tableScroll } = place;
   let values = new Map();
   let valuesOf = -1;
   let parts = null;
@@ -120,22 +123,36 @@ export function batchPage(id) {
     if (!parts) element.replaceChildren(made.head, made.grid, made.plot, made.table);
     else for (const name of Object.keys(made)) {
       const scrolled = parts[name].querySelector(".scroll")?.scrollTop;
-      parts[name].replaceWith(made[name]);
+      made[name] = update(parts[name], made[name]);
       if (scrolled) made[name].querySelector(".scroll").scrollTop = scrolled;
     }
     parts = made;
     for (const name of ["column", "cell", "act", "axis"]) if (focused[name] !== undefined) element.querySelector(`[data-${name}="${CSS.escape(focused[name])}"]`)?.focus({ preventScroll: true });
   }
 
+  function goBack() {
+    window.scrollTo(0, scroll);
+    element.querySelector(".scroll").scrollTop = tableScroll;
+  }
+
+  const onScroll = (event) => {
+    if (!parts) return;
+    if (event.target === document) place.scroll = window.scrollY;
+    else if (event.target.matches(".scroll")) place.tableScroll = event.target.scrollTop;
+  };
+  document.addEventListener("scroll", onScroll, { passive: true, capture: true });
   const live = lively(async () => {
     try {
       page = await get(batchPath(id));
+      const isFirst = !parts;
       draw();
+      if (isFirst) goBack();
       if (page.batch.counts.succeeded !== valuesOf) {
         const found = await get(`${batchPath(id)}/values`);
         valuesOf = page.batch.counts.succeeded;
         values = new Map(found.values.map((each) => [each.index, each]));
         draw();
+        if (isFirst) goBack(); // the plot has moved the table
       }
     } catch (problem) {
       if (!parts) element.replaceChildren(problemCard(problem));
@@ -146,7 +163,15 @@ export function batchPage(id) {
     if (changed === null || [...changed].some((job) => jobs.byId.get(job)?.group_id === id || !jobs.byId.has(job))) live.run();
   });
   live.run();
-  return { element, title: id, leave: () => { forget(); live.leave(); } };
+  return {
+    element,
+    title: id,
+    leave: () => {
+      forget();
+      live.leave();
+      document.removeEventListener("scroll", onScroll, { capture: true });
+    },
+  };
 }
 
 function headOf(batch, load) {
@@ -180,9 +205,9 @@ function gridOf(page) {
     const given = { class: `fill-${KINDS[row.state] || "other"}`, title: label, "data-cell": index };
     return row.job_id ? h("a", { ...given, href: `#/jobs/${encodeURIComponent(row.job_id)}`, "aria-label": label, tabindex: index ? -1 : 0 }, SIGNS[row.state] || "") : h("span", { ...given, role: "img", "aria-label": label }, SIGNS[row.state] || "");
   });
-  const links = cells.filter((cell) => cell.tagName === "A");
-  links.forEach((cell, index) => { cell.tabIndex = index ? -1 : 0; });
+  cells.filter((cell) => cell.tagName === "A").forEach((cell, index) => { cell.tabIndex = index ? -1 : 0; });
   const grid = h("div", { class: "cells", role: "group", "aria-label": "Inputs by status", keydown: (event) => {
+    const links = [...grid.querySelectorAll("a")];
     const at = links.indexOf(event.target);
     if (at < 0) return;
     const top = links[0].offsetTop;

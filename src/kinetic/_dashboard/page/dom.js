@@ -20,6 +20,20 @@ function fill(element, attributes, children) {
   return element;
 }
 
+// Brings an element up to date and returns what is shown. Parts that did not change stay as they are, with a selection of
+// text in them, an open list, and a click that has begun.
+export function update(shown, made) {
+  if (shown.isEqualNode(made)) return shown;
+  const [before, after] = [[...shown.childNodes], [...made.childNodes]];
+  const isAlike = shown.cloneNode(false).isEqualNode(made.cloneNode(false)) && before.length === after.length && [...before, ...after].every((node) => node.nodeType === Node.ELEMENT_NODE);
+  if (!isAlike) {
+    shown.replaceWith(made);
+    return made;
+  }
+  after.forEach((each, index) => update(before[index], each));
+  return shown;
+}
+
 // Marks that reverse text, and controls, are shown as what they are: a name must not look like another one.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]/gu;
 

@@ -1,6 +1,6 @@
 // One job: why it is as it is, its log, what it took, what it left.
 import { address, bytes, get, jobPath, jobs, post } from "./api.js";
-import { age, card, confirmed, copyButton, duration, escaped, h, line, many, moment, problemText, size, statusKind, statusPill, toast, took } from "./dom.js";
+import { age, card, confirmed, copyButton, duration, escaped, h, line, many, moment, problemText, size, statusKind, statusPill, toast, took, update } from "./dom.js";
 import { LogView, logAhead } from "./log.js";
 import { UsageView } from "./usage.js";
 
@@ -37,7 +37,7 @@ export function jobPage(id) {
       parts.more = h("div", { class: "columns" });
       element.replaceChildren(made.head, made.why, made.facts, usage.progress, usage.element, log.element, parts.more);
     } else {
-      for (const name of Object.keys(made)) parts[name].replaceWith(made[name]);
+      for (const name of Object.keys(made)) made[name] = update(parts[name], made[name]);
     }
     Object.assign(parts, made);
     if (first || ended) {
