@@ -213,8 +213,9 @@ class _DriverWatch:
             if self._is_gone:
                 self._interval = min(self._interval, _TAKE_OVER_SECONDS)
                 self._gone_since = self._gone_since if was_gone else self._asked
-            # Two looks: a process may be taking over in this very moment.
-            self._is_gone_for_good = self._is_gone and begun - self._gone_since >= _TAKE_OVER_SECONDS
+            # Two looks: a process may be taking over in this very moment, and after a suspend all drivers were silent.
+            seconds = control.TOUCH_SECONDS if found is not None and found.is_silent else _TAKE_OVER_SECONDS
+            self._is_gone_for_good = self._is_gone and begun - self._gone_since >= seconds
         return self._is_gone
 
     def _report(self, missing: int) -> None:

@@ -51,6 +51,7 @@ class Holder(NamedTuple):
     lives: bool  # or must be assumed to
     is_here: bool = True  # on this machine, which knows for certain whether it lives
     touched: float = 0.0  # when it showed last that it lives, by the store's clock
+    is_silent: bool = False  # it counts as dead since it has not shown for a minute that it lives, for no other reason
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Lease:
         self.epoch = epoch
         self._store, self._group_id, self._held, self._key = store, group_id, held, key
         self._foreign: set[str] = set()  # keys that look like a lease and are none
-        self._touched = time.monotonic()
+        self._touched = time.monotonic(), time.time()
 
     def is_ours(self) -> bool:
         """Return whether we may still drive, and show that we live."""
@@ -81,8 +82,9 @@ class Lease:
             return False
         if all(epoch != self.epoch for epoch, _ in there) and self._store.size(own) is None:  # a listing may be old
             return False
-        if time.monotonic() - self._touched >= TOUCH_SECONDS:
-            self._touched = time.monotonic()
+        since, at = self._touched
+        if max(time.monotonic() - since, abs(time.time() - at)) >= TOUCH_SECONDS:  # the machine may have been suspended
+            self._touched = time.monotonic(), time.time()
             return self._store.touch(own)
         return True
 
@@ -153,10 +155,10 @@ def lease_holder(
             continue
         is_here = page.machine == locate.machine()
         known_dead = is_here and not runtime_files.is_locked(_lock_path(group_id, page.epoch))
-        lives = not page.released and not known_dead
+        lives, is_silent = not page.released and not known_dead, False
         if lives:
-            lives = (clock or store_time)(store, group_id) - entry.modified < OLD_SECONDS
-        return Holder(epoch, page.name, page.pid, lives, is_here, entry.modified)
+            is_silent = (clock or store_time)(store, group_id) - entry.modified >= OLD_SECONDS
+        return Holder(epoch, page.name, page.pid, lives and not is_silent, is_here, entry.modified, is_silent)
     return None
 
 

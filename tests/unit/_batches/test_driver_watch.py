@@ -73,6 +73,28 @@ def test_a_driver_that_seems_to_be_gone_is_looked_for_once_more(
     assert said == may_submit
 
 
+def test_a_driver_that_was_silent_as_its_machine_was_suspended_has_the_time_to_show_that_it_lives(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, watching = [GONE._replace(is_silent=True)], watch(accept_missing=False)
+    monkeypatch.setattr(control, "lease_holder", lambda *_: seen[-1])
+
+    lost = [watching.loss(Board())]
+    clock.now += control.TOUCH_SECONDS - 1
+    lost.append(watching.loss(Board()))
+    seen.append(GONE._replace(lives=True))
+    clock.now += 1
+    lost.append(watching.loss(Board()))
+    seen.append(GONE._replace(is_silent=True))
+    clock.now += 60
+    lost.append(watching.loss(Board()))
+    clock.now += control.TOUCH_SECONDS
+    lost.append(watching.loss(Board()))
+
+    assert lost[:4] == [None] * 4
+    assert "the process that submitted the batch is gone" in str(lost[4])
+
+
 def test_what_a_driver_launched_just_before_it_left_does_not_count_as_not_submitted(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,20 @@ def test_a_lease_that_is_touched_stays_young(store, monkeypatch):
     assert control.take_lease(store, GROUP, KEY) is None
 
 
+def test_a_lease_is_touched_at_once_when_its_machine_was_suspended(store, monkeypatch):
+    first = control.take_lease(store, GROUP, KEY)
+    path = Path(store.root) / keys.lease(GROUP, 0)
+    os.utime(path, (1000.0, 1000.0))
+    silent = control.lease_holder(store, GROUP, KEY)
+    woken = time.time() + 3600  # the monotonic clock stops in a suspend
+    monkeypatch.setattr(time, "time", lambda: woken)
+
+    assert first.is_ours()
+
+    assert (silent.lives, silent.is_silent) == (False, True)
+    assert control.lease_holder(store, GROUP, KEY).lives
+
+
 def test_a_driver_of_this_machine_that_was_killed_is_known_to_be_dead_at_once(store, tmp_path):
     code = (
         "import os, sys\n"
