@@ -226,9 +226,53 @@ def test_a_service_that_ignores_conditions_is_refused_every_time(faulty, kind, n
     proxy.faults = [Fault("careless", times=math.inf)]
 
     for _ in range(2):
-        with pytest.raises(StoreError, match="ignores conditional writes") as caught:
+        with pytest.raises(StoreError, match="does not support conditional writes") as caught:
             protocol.check_conditional_writes(store)
         assert caught.value.code == "store-unconditional"
+
+
+UNKNOWN_HEADER = b"<Error><Code>NotImplemented</Code><Message>A header implies what is not there.</Message></Error>"
+
+
+@pytest.fixture
+def without_conditions(no_credentials, monkeypatch):
+    """A store in a service that knows no conditions, and says so, as some that imitate S3 do."""
+
+    def answer(request):
+        if "if-none-match" in request.headers:
+            return Answer(501, UNKNOWN_HEADER)
+        return Answer(404) if request.method == "HEAD" else Answer(200, headers={"ETag": '"1"'})
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    with Scripted(answer) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
+        yield BucketStore("s3://kinetic-jobs", retry=QUICK), service
+
+
+def test_a_service_that_knows_no_conditions_is_refused_at_once_and_not_called_unreachable(
+    without_conditions, nothing_proven
+):
+    store, service = without_conditions
+
+    with pytest.raises(StoreError, match="does not support conditional writes") as caught:
+        protocol.check_conditional_writes(store)
+
+    assert caught.value.code == "store-unconditional"
+    assert "501 Not Implemented: NotImplemented: A header implies" in caught.value.why
+    assert len(service.asked) == QUICK.attempts  # obstore's own; we do not begin again
+
+
+def test_what_a_service_does_not_have_is_not_an_outage(no_credentials, monkeypatch):
+    with Scripted(Answer(501, UNKNOWN_HEADER)) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x")
+
+        with pytest.raises(StoreError, match="rejected the request for 'a'") as caught:
+            BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+
+    assert not isinstance(caught.value, StoreUnreachableError)
 
 
 def test_a_probe_whose_answer_is_lost_accuses_nobody(wire, nothing_proven):
@@ -242,7 +286,7 @@ def test_a_large_object_is_not_created_where_copies_ignore_conditions(faulty):
     store, proxy, straight = faulty("s3")
     proxy.faults = [Fault("careless", times=math.inf)]
 
-    with pytest.raises(StoreError, match="ignores conditional writes"):
+    with pytest.raises(StoreError, match="does not support conditional writes"):
         store.put("a", bytes(9 << 20), if_absent=True)
 
     assert list(straight.entries("")) == []

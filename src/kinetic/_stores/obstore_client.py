@@ -42,6 +42,7 @@ _RETRIES = r"(?<!_)retries: (\d+),\s*max_retries: (\d+)"
 _NO_BUCKET = r"(?i)NoSuchBucket|bucket does not exist|ContainerNotFound"
 _SIGN_IN = r"(?i)token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential|az account"
 _BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
+UNSUPPORTED = 501  # a header or an operation that the service does not have
 # "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
 _OF_OBSTORE = (
     r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
@@ -357,7 +358,7 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
             why=f"{brief(error)}; looked for {cloud.sources()}",
             next=credentials.next_step(address),
         )
-    if status is None or status >= 500 or status in _BUSY:
+    if status is None or (status >= 500 and status != UNSUPPORTED) or status in _BUSY:
         return unreachable(address, key, error)
     return StoreError(f"the store rejected the request for {key!r}", why=brief(error))
 

@@ -267,7 +267,7 @@ def check_conditional_writes(store: Store) -> None:
 def unconditional_store_error(url: str, why: str) -> StoreError:
     """Return the error that a store cannot be used."""
     return StoreError(
-        f"{url} ignores conditional writes, so results in it could be lost",
+        f"{url} does not support conditional writes, so results in it could be lost",
         why=why,
         next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, MinIO or Ceph since 2024",
         code="store-unconditional",

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from kinetic._stores import obstore_client
-from kinetic._stores.obstore_client import ObstoreClient, is_ambiguous, is_transient, names_no_bucket
+from kinetic._stores.obstore_client import UNSUPPORTED, ObstoreClient, is_ambiguous, is_transient, names_no_bucket
 from kinetic._stores.protocol import SCRATCH, Source, unconditional_store_error
 from kinetic.errors import StoreError
 
@@ -154,6 +154,8 @@ class Uploader:
                 write()
                 return True
             except (AlreadyExistsError, GenericError) as error:
+                if obstore_client.status_of(error) == UNSUPPORTED:
+                    raise unconditional_store_error(self._client.address.url, obstore_client.brief(error)) from None
                 if not is_ambiguous(error, first=attempt == 0):
                     if isinstance(error, AlreadyExistsError):
                         return False
