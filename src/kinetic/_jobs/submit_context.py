@@ -17,7 +17,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import environment
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
-from kinetic._stores import open_store, protocol
+from kinetic._stores import open_store
 from kinetic._wire import NamedTuple
 
 if TYPE_CHECKING:
@@ -70,8 +70,11 @@ def prepare(options: Options, *, may_be_warm: bool = False) -> SubmitContext:
     backend.prepare()
     key_id, key = config_home.own_key(home)
     store = environment.warn_if_shared(open_store(target.store.value))
-    with phase("asking the store", is_remote=store.local is None):
-        protocol.check_conditional_writes(store)
+    if store.local is None:
+        from kinetic._jobs import store_check  # only for buckets
+
+        with phase("asking the store", is_remote=True):
+            store_check.check_conditional_writes(store)
     environment.note_store(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, _read_page)
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)

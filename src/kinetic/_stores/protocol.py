@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -239,29 +238,6 @@ def is_hidden(key: str) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------- conditional writes
-
-PROBE = f"{RESERVED_FOLDER}/probe-1"
-PROBE_CONTENT = b"kinetic tests here that this service creates objects only where none is. Safe to delete.\n"
-
-_proven: set[str] = set()
-_proven_lock = threading.Lock()
-
-
-def check_conditional_writes(store: Store) -> None:
-    """Prove once per process that this store refuses to create an object that exists.
-
-    The probe stays where it is. So the question costs one small request, whose refusal is the proof; only the very
-    first on a bucket costs two.
-
-    Raises:
-        StoreError: It overwrote the probe: two jobs, or two attempts of one, could overwrite each other's results.
-    """
-    if store.url.startswith(("file://", "memory://")) or store.url in _proven:
-        return
-    if store.put(PROBE, PROBE_CONTENT, if_absent=True) and store.put(PROBE, PROBE_CONTENT, if_absent=True):
-        raise unconditional_store_error(store.url, "an object was created a second time under the same key")
-    with _proven_lock:
-        _proven.add(store.url)
 
 
 def unconditional_store_error(url: str, why: str) -> StoreError:

@@ -121,7 +121,7 @@ class Uploader:
         me = _new_writer_id()
         with self._beside(me) as beside:
             self._in_parts(beside, body, me)
-            self._check_copies(beside)
+            self.check_copies(beside)
             copy = self._copying(beside, key, overwrite=False, again=False)
             created = self._conditionally(key, me, copy, beside)
             if created and self._scheme == "az":
@@ -184,11 +184,11 @@ class Uploader:
     def _part(self, key: str, start: int) -> bytes:
         return bytes(self._client.ask_about("get_range", key, start=start, length=PART))
 
-    def _check_copies(self, beside: str) -> None:
+    def check_copies(self, beside: str) -> None:
         """Test once whether this service heeds the condition of a copy: onto itself it must refuse."""
         if self._copies_conditionally:
             return
-        from obstore.exceptions import AlreadyExistsError
+        from obstore.exceptions import AlreadyExistsError, GenericError
 
         about = self._client.about(beside)
         if about is None or about["size"] > MOST_COPIED:
@@ -196,13 +196,17 @@ class Uploader:
                 f"an object of more than {MOST_COPIED >> 30} GiB cannot be created in S3 in one step",
                 next="make it smaller, e.g. save large arrays to files of their own below KINETIC_OUTPUT_DIR",
             )
+        why = "a copy replaced an object that it should have left alone"
         try:
             self._copying(beside, beside, overwrite=False)()
         except AlreadyExistsError:
             self._copies_conditionally = True
             return
-        url = self._client.address.url
-        raise unconditional_store_error(url, "a copy replaced an object that it should have left alone")
+        except GenericError as error:
+            if obstore_client.status_of(error) != UNSUPPORTED:
+                raise
+            why = obstore_client.brief(error)
+        raise unconditional_store_error(self._client.address.url, why) from None
 
     def _await_copy(self, beside: str, key: str) -> None:
         """Wait until a copy has its size: Azure may answer before, and the source must stay until then."""
