@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster.certificates import Authority
 from obstore.exceptions import UnauthenticatedError
 from obstore.store import GCSStore
 from servers.azurite import ACCOUNT, AZURE, KEY
-from servers.faults import Fault, FaultyProxy
+from servers.faults import BrokenServer, Fault, FaultyProxy, QuietHandler
 from servers.http11 import Answer
 from servers.scripted import Scripted, page
 
@@ -295,6 +297,40 @@ def test_what_a_service_does_not_have_is_not_an_outage(no_credentials, monkeypat
             BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
 
     assert not isinstance(caught.value, StoreUnreachableError)
+
+
+def test_an_untrusted_certificate_is_answered_with_the_variable_that_makes_it_trusted(
+    no_credentials, monkeypatch, tmp_path
+):
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server = BrokenServer(("127.0.0.1", 0), Empty)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.serve())
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{server.server_address[1]}")
+        with pytest.raises(StoreUnreachableError, match="certificate is not trusted") as caught:
+            BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+        assert "set SSL_CERT_FILE to a file" in caught.value.next
+
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+
+        assert BucketStore("s3://kinetic-jobs", retry=QUICK).size("a") is None
+
+
+class Empty(QuietHandler):
+    """Has nothing."""
+
+    def answer(self):
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD = answer  # noqa: N815 - the base's names
 
 
 def test_a_probe_whose_answer_is_lost_accuses_nobody(wire, nothing_proven):

@@ -370,10 +370,11 @@ def key_missing(address: Address, key: str) -> KeyMissingError:
 
 def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreachableError:
     """Return the error that no useful answer came, however often we asked."""
+    network = "check the network and the service's status page, and try again; what was stored is safe"
     return StoreUnreachableError(
         f"{address.scheme}://{address.bucket} did not answer for {key!r}",
         why=brief(error),
-        next="check the network and the service's status page, and try again; what was stored is safe",
+        next=python_runtime.TRUST if _UNTRUSTED in str(error) else network,
     )
 
 

@@ -21,7 +21,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, python_runtime
 
 TIMEOUT_SECONDS = 60.0  # for connecting, and for each read
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -144,6 +144,11 @@ class HttpClient:
                 if before[:2] != after[:2]:
                     given = {name: value for name, value in given.items() if name.lower() not in _SECRET_HEADERS}
                 url = target
+        except ssl.SSLCertVerificationError as error:
+            host = urllib.parse.urlsplit(url).hostname
+            raise OSError(
+                f"the certificate of {host} is not trusted: {error.verify_message}; {python_runtime.TRUST}"
+            ) from error
         except (http.client.HTTPException, ValueError) as error:  # ValueError: the address is broken
             raise OSError(f"{type(error).__name__}: {error}") from error
         raise OSError(f"{urllib.parse.urlsplit(url).hostname} redirects without end")

@@ -23,6 +23,8 @@ Lock = TypeVar("Lock")
 NAME = "kinetic-jobs"
 FOREIGN_NAME = "kinetic"
 NAMES = frozenset({NAME, FOREIGN_NAME})
+# What to do where the certificate of a server is refused; Python, uv and obstore all read it.
+TRUST = "set SSL_CERT_FILE to a file of all certificates to trust, that of your proxy or server included"
 # What our extras bring that a job can need; the rest of them serves clients only.
 EXTRAS_OF_JOBS = {"debug": "debugpy>=1.8", "hf": "datasets>=3"}
 

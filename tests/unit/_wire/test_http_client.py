@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from cluster.certificates import Authority
 from servers.http11 import Answer, Request, Server
 
 from kinetic._wire import http_client
@@ -142,6 +145,24 @@ def test_another_host_is_asked_without_the_login(client, server) -> None:
 def test_a_host_that_is_not_this_machine_is_not_asked_without_tls(client) -> None:
     with pytest.raises(OSError, match=r"^registry\.example\.com would be asked without TLS$"):
         client.send("GET", "http://ann:secret@registry.example.com/v2/")
+
+
+def test_an_untrusted_certificate_is_said_with_the_variable_that_makes_it_trusted(client, tmp_path) -> None:
+    pair = Authority(tmp_path).issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                context.wrap_socket(connection, server_side=True)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(OSError, match=r"^the certificate of 127\.0\.0\.1 is not trusted: .*; set SSL_CERT_FILE to"):
+            client.send("GET", f"https://127.0.0.1:{listening.getsockname()[1]}/v2/")
+        thread.join()
 
 
 def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monkeypatch) -> None:

@@ -29,7 +29,7 @@ from kinetic._backends.kube.http_connection import (
     WebSocket,
 )
 from kinetic._stores.parallel import Retry
-from kinetic._wire import NamedTuple, dataclass, folders
+from kinetic._wire import NamedTuple, dataclass, folders, python_runtime
 from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
 
 Opened = TypeVar("Opened", Response, Response | WebSocket)
@@ -340,10 +340,11 @@ class Transport:
                 if self._has_moved(error, once):
                     continue
                 if _is_untrusted(error):
+                    own = "log in to the cluster again, or correct certificate-authority-data in the kubeconfig"
                     raise BackendUnavailableError(
                         f"the certificate of {self.access.about} is not trusted",
                         why=f"{self.access.server}: {error}",
-                        next="log in to the cluster again, or correct certificate-authority-data in the kubeconfig",
+                        next=own if self.access.authority else f"{python_runtime.TRUST}; or {own}",
                     ) from error
                 raise
             if not isinstance(answer, Response) or answer.status != 401 or not self._reject(header, once):

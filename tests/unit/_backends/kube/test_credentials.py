@@ -460,7 +460,20 @@ def test_a_server_that_somebody_else_signed_is_not_spoken_to_and_asked_only_once
 
     assert pauses == []  # 21 s of them, once
     assert "is not trusted" in caught.value.what
+    assert "SSL_CERT_FILE" not in caught.value.next
     assert "kept" not in str(caught.value)
+
+
+def test_where_no_authority_is_named_the_variable_of_this_machines_own_is(tmp_path: Path, secure: str) -> None:
+    path = config(tmp_path / "config", cluster={"server": secure})
+
+    with (
+        contextlib.closing(Client(read(path), "team", Retry(2, sleep=lambda _: None))) as client,
+        pytest.raises(BackendUnavailableError, match="is not trusted") as caught,
+    ):
+        client.get(kube_client.JOB, "a")
+
+    assert caught.value.next.startswith("set SSL_CERT_FILE to a file")
 
 
 def test_a_certificate_is_not_looked_at_only_where_the_kubeconfig_says_so(tmp_path: Path, secure: str) -> None:
