@@ -322,6 +322,23 @@ def test_an_untrusted_certificate_is_answered_with_the_variable_that_makes_it_tr
         assert BucketStore("s3://kinetic-jobs", retry=QUICK).size("a") is None
 
 
+def test_why_nothing_answers_is_said_and_whether_it_is_the_proxy(no_credentials, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:1")
+
+    with pytest.raises(StoreUnreachableError, match="sending request: Connection refused") as caught:
+        BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+    assert "proxy" not in str(caught.value)
+
+    with Scripted(Answer(407)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with pytest.raises(StoreUnreachableError, match="sending request: the proxy: ProxyAuthRequired"):
+            BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+
+
 class Empty(QuietHandler):
     """Has nothing."""
 

@@ -49,6 +49,8 @@ _OF_OBSTORE = (
     r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
 )
 _UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
+_OF_PROXY = r"\b(?:ConnectFailed|ProxyAuthRequired)\b"  # in the debug text: it was the proxy that did not connect
+_CAUSE = r'(?:message|error): "([^"\n]+)"|\b(ProxyAuthRequired|TimedOut)\b'  # the last one: why no connection was made
 _CODE = r"<Code>([^<]+)</Code>"  # of the XML in which all services say what is wrong
 _MESSAGE = r"<(?:Details|Message|AuthenticationErrorDetail)>([^<\n]+)"
 _DEBUG = "\n\nDebug source:"  # pages of it follow
@@ -390,6 +392,9 @@ def brief(error: object) -> str:
     asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
     if _UNTRUSTED in str(error):
         return f"{asked}: the server's certificate is not trusted"[:500]
+    if said.startswith("HTTP error"):
+        through = ["the proxy"] if re.search(_OF_PROXY, str(error)) else []
+        message = through + [text or word for text, word in re.findall(_CAUSE, str(error))[-1:]]
     return ": ".join(filter(None, [asked, said.removesuffix(": "), code, *message]))[:500]
 
 

@@ -7,6 +7,10 @@ import pytest
 from kinetic._stores import obstore_client
 
 NOT_WELL = "Server returned non-2xx status code:"
+NO_ANSWER = (
+    "Generic S3 error: Error performing HEAD https://no.example/b/x in 2.785456ms - HTTP error: error sending request"
+    "\n\nDebug source:\nGeneric {\n kind: Connect,\n source: hyper_util::client::legacy::Error(\n "
+)
 SAID = {
     "PUT http://127.0.0.1:1/team-jobs/a/b: 404 Not Found: NoSuchBucket: The specified bucket does not exist.": (
         "Object at location a/b not found: Error performing PUT http://127.0.0.1:1/team%2Djobs/a%2Fb in 982.067µs - "
@@ -25,6 +29,17 @@ SAID = {
         "Generic S3 error: Error performing GET https://127.0.0.1:1/b/x in 4.3s, after 7 retries, max_retries: 7, "
         "retry_timeout: 120s  - HTTP error: error sending request\n\nDebug source:\nGeneric {\n error: "
         "InvalidCertificate(\n UnknownIssuer,\n)"
+    ),
+    "HEAD https://no.example/b/x: HTTP error: error sending request: Name or service not known": (
+        f'{NO_ANSWER}Connect,\n ConnectError(\n "dns error",\n Custom {{\n kind: Uncategorized,\n '
+        'error: "Name or service not known",\n }'
+    ),
+    "HEAD https://no.example/b/x: HTTP error: error sending request: the proxy: Connection refused": (
+        f'{NO_ANSWER}Connect,\n ConnectFailed(\n ConnectError(\n "tcp connect error",\n 127.0.0.1:1,\n Os {{\n '
+        'code: 111,\n kind: ConnectionRefused,\n message: "Connection refused",\n }'
+    ),
+    "HEAD https://no.example/b/x: HTTP error: error sending request: the proxy: ProxyAuthRequired": (
+        f"{NO_ANSWER}Connect,\n ProxyAuthRequired,\n )"
     ),
     "no token: HTTP 401: invalid": "no token: HTTP 401: invalid\nand more",
 }
