@@ -589,7 +589,7 @@ def test_two_logins_that_are_refused_in_one_process_each_say_their_own_reason(no
         return caught.value
 
     failures = [refusal_of("one"), refusal_of("other")]
-    first, second = map(obstore_client._login_error, failures)
+    first, second = map(obstore_client.login_error, failures)
 
     assert (first.next, second.next) == ("log in to one", "log in to other")
 

@@ -265,6 +265,7 @@ SELDOM = (
     "kinetic._stores.azure",
     "kinetic._stores.files",
     "kinetic._stores.memory",
+    "kinetic._stores.store_errors",
     "kinetic._wire.cache_entries",
     "kinetic._wire.device_tensors",
     "kinetic._wire.http_client",

@@ -6,7 +6,6 @@ import os
 import re
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -40,28 +39,17 @@ _STATUS = r"(?:status code: |\(code: )(\d{3})"  # the latter in a batch of Azure
 _NO_RETRY = r"(?<!_)retries: 0,"  # in the debug text; "max_retries: 0" is something else
 _RETRIES = r"(?<!_)retries: (\d+),\s*max_retries: (\d+)"
 _NO_BUCKET = r"(?i)NoSuchBucket|bucket does not exist|ContainerNotFound"
-_SIGN_IN = r"(?i)token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential|az account"
-_BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
+SIGN_IN = r"(?i)token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential|az account"
+BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
 UNSUPPORTED = 501  # a header or an operation that the service does not have
-# "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
-_OF_OBSTORE = (
-    r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
-    r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
-)
-_UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
-_OF_PROXY = r"\b(?:ConnectFailed|ProxyAuthRequired)\b"  # in the debug text: it was the proxy that did not connect
-_CAUSE = r'(?:message|error): "([^"\n]+)"|\b(ProxyAuthRequired|TimedOut)\b'  # the last one: why no connection was made
-_CODE = r"<Code>([^<]+)</Code>"  # of the XML in which all services say what is wrong
-_MESSAGE = r"<(?:Details|Message|AuthenticationErrorDetail)>([^<\n]+)"
-_DEBUG = "\n\nDebug source:"  # pages of it follow
+UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
+CODE = r"<Code>([^<]+)</Code>"  # of the XML in which all services say what is wrong
+DEBUG = "\n\nDebug source:"  # pages of it follow
 # The last is Azure's, the others are S3's.
-_EXPIRED = frozenset(
+EXPIRED = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "AuthenticationFailed"}
 )
-_MAY_NOT = frozenset({"AccessDenied", "AuthorizationPermissionMismatch"})  # the latter is Azure's
-_SKEWED = "RequestTimeTooSkewed|Request date header too old"
-_CLOCK = "set the clock of this machine, e.g. sudo timedatectl set-ntp true"
-_OTHER_REGION = r"configured region|<Region>([^<]*)<"  # of a redirect, and of a body
+OTHER_REGION = r"configured region|<Region>([^<]*)<"  # of a redirect, and of a body
 
 _OF_LOGIN = r"External \w+ credential provider: (.+)"
 
@@ -139,7 +127,7 @@ class ObstoreClient:
                 if rejected is None and not is_last and is_refused(error) and is_whole():
                     rejected = client  # the next one reads keys and asks for a token anew
                     continue
-                if re.search(_SIGN_IN, str(error)):
+                if re.search(SIGN_IN, str(error)):
                     self._forget(client)  # the next request may come after another login
                 if not again or is_last or time.monotonic() - begun > self.retry.total_seconds:
                     raise
@@ -201,9 +189,11 @@ def make_client(address: Address, retry: Retry) -> Client:
     try:
         made: Client = credentials.of_cloud(address).client(address.bucket, options)
     except (BaseError, OSError, ValueError) as error:
+        from kinetic._stores import store_errors  # as below
+
         raise CredentialsError(
             f"the credentials for {address.url} cannot be used",
-            why=brief(error),
+            why=store_errors.brief(error),
             next=credentials.next_step(address),
         ) from error
     return made
@@ -241,13 +231,18 @@ def is_refused(error: BaseException) -> bool:
 
     The answer to a HEAD has no body that would say why.
     """
-    status, code = status_of(error), _code_in(error)
-    return status == 401 or code in _EXPIRED or (status in {400, 403} and not code)
+    status, code = status_of(error), code_in(error)
+    return status == 401 or code in EXPIRED or (status in {400, 403} and not code)
 
 
 def begins_behind_the_end(error: BaseException) -> bool:
     """Return whether an object ends before the range that was asked for; Azurite answers with no bytes then."""
     return status_of(error) == 416 or "Wanted range starting at" in str(error)
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether obstore says that there is no such object; the system's errors have a number."""
+    return isinstance(error, FileNotFoundError) and error.errno is None
 
 
 def names_no_bucket(error: BaseException) -> bool:
@@ -267,10 +262,10 @@ def is_ambiguous(error: BaseException, *, first: bool) -> bool:
     if isinstance(error, AlreadyExistsError):  # perhaps our own object, when obstore repeated the request
         return not (first and re.search(_NO_RETRY, str(error)))
     status = status_of(error)
-    return status is None or status >= 500 or status in _BUSY
+    return status is None or status >= 500 or status in BUSY
 
 
-def _login_error(error: BaseException) -> KineticError | None:
+def login_error(error: BaseException) -> KineticError | None:
     """Return the error of ours for which a request was not sent."""
     found = re.search(_OF_LOGIN, str(error).partition("\n")[0])
     ours = next((ours for name, ours in credentials.refused.items() if found and found[1].startswith(name)), None)
@@ -283,15 +278,15 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later, and obstore has not tried that often enough."""
     from obstore.exceptions import GenericError
 
-    if isinstance(_login_error(error), StoreUnreachableError):
+    if isinstance(login_error(error), StoreUnreachableError):
         return True
     if not isinstance(error, GenericError) or begins_behind_the_end(error):
         return False
-    if re.search(f"{_SIGN_IN}|{_OTHER_REGION}|{_UNTRUSTED}", str(error)):
+    if re.search(f"{SIGN_IN}|{OTHER_REGION}|{UNTRUSTED}", str(error)):
         return False
     status = status_of(error)
     if status is not None:
-        return status in _BUSY
+        return status in BUSY
     counts = re.search(_RETRIES, str(error))  # obstore's own are used up where it repeats such errors
     return counts is None or int(counts[1]) < int(counts[2])
 
@@ -307,62 +302,13 @@ class _TranslatedErrors:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None or isinstance(error, KineticError):
             return
-        ours = _translated(error, self._address, self._key)
+        if is_missing(error) and not names_no_bucket(error):
+            raise key_missing(self._address, self._key) from None
+        from kinetic._stores import store_errors  # most jobs need none of it
+
+        ours = store_errors.translated(error, self._address, self._key)
         if ours is not None:
             raise ours from None  # its words are in ours, and its pages of debugging in __context__
-
-
-def _translated(error: BaseException, address: Address, key: str) -> KineticError | None:
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-
-    bucket = f"{address.scheme}://{address.bucket}"
-    status = status_of(error) if isinstance(error, BaseError) else None
-    is_missing = isinstance(error, FileNotFoundError) and error.errno is None  # obstore's; the system's have a number
-    if (is_missing or status == 404) and names_no_bucket(error):
-        return StoreError(
-            f"the bucket {bucket} does not exist",
-            why=brief(error),
-            next="check its spelling in KINETIC_STORE or the profile, or create it",
-            code="store-missing",
-        )
-    if is_missing:
-        return key_missing(address, key)
-    if isinstance(error, ValueError) and "parse path" in str(error):
-        return StoreError(f"{key!r} cannot be requested", why=brief(error))
-    if not isinstance(error, BaseError):
-        return None
-    if (login := _login_error(error)) is not None:
-        return login
-    cloud, code = credentials.of_cloud(address), _code_in(error)
-    if address.scheme == "s3" and (region := re.search(_OTHER_REGION, str(error))):
-        ask = f"REGION     from: aws s3api get-bucket-location --bucket {address.bucket}"
-        return StoreError(
-            f"{bucket} is not in the region {credentials.amazon_region()}",
-            why=brief(error),
-            next=f"export AWS_REGION={region[1] or ask}",
-            code="store-region",
-        )
-    if code in _MAY_NOT:
-        return CredentialsError(
-            f"{bucket} does not let our account do that",
-            why=brief(error),
-            next=f"check that the bucket is yours; if so, give the account {cloud.rights}",
-        )
-    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
-    refused |= code in _EXPIRED or (
-        address.scheme == "s3" and status == 400 and not code
-    )  # HEAD has no body that would name it
-    if re.search(_SKEWED, str(error)):
-        return CredentialsError(f"{bucket} rejected the time of our request", why=brief(error), next=_CLOCK)
-    if refused or re.search(_SIGN_IN, str(error).partition("\n")[0]):
-        return CredentialsError(
-            f"{bucket} rejected our credentials",
-            why=f"{brief(error)}; looked for {cloud.sources()}",
-            next=credentials.next_step(address),
-        )
-    if status is None or (status >= 500 and status != UNSUPPORTED) or status in _BUSY:
-        return unreachable(address, key, error)
-    return StoreError(f"the store rejected the request for {key!r}", why=brief(error))
 
 
 def key_missing(address: Address, key: str) -> KeyMissingError:
@@ -370,35 +316,7 @@ def key_missing(address: Address, key: str) -> KeyMissingError:
     return KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {address.url}")
 
 
-def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreachableError:
-    """Return the error that no useful answer came, however often we asked."""
-    network = "check the network and the service's status page, and try again; what was stored is safe"
-    return StoreUnreachableError(
-        f"{address.scheme}://{address.bucket} did not answer for {key!r}",
-        why=brief(error),
-        next=python_runtime.TRUST if _UNTRUSTED in str(error) else network,
-    )
-
-
-def brief(error: object) -> str:
-    """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
-    told = str(error).partition(_DEBUG)[0]
-    line = told.partition("\n")[0]
-    found = re.search(_OF_OBSTORE, line)
-    if found is None:
-        return line[:500]
-    said, _, _ = found["said"].removeprefix("Server returned non-2xx status code: ").partition(": <")
-    code, message = _code_in(error), re.findall(_MESSAGE, told)[-1:]  # details are the last, and say more
-    asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
-    if _UNTRUSTED in str(error):
-        return f"{asked}: the server's certificate is not trusted"[:500]
-    if said.startswith("HTTP error"):
-        through = ["the proxy"] if re.search(_OF_PROXY, str(error)) else []
-        message = through + [text or word for text, word in re.findall(_CAUSE, str(error))[-1:]]
-    return ": ".join(filter(None, [asked, said.removesuffix(": "), code, *message]))[:500]
-
-
-def _code_in(error: object) -> str:
+def code_in(error: object) -> str:
     """Return what a service calls the error in the XML of its answer, or ""."""
-    found = re.search(_CODE, str(error).partition(_DEBUG)[0])
+    found = re.search(CODE, str(error).partition(DEBUG)[0])
     return found[1] if found else ""

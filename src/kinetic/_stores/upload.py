@@ -155,7 +155,9 @@ class Uploader:
                 return True
             except (AlreadyExistsError, GenericError) as error:
                 if obstore_client.status_of(error) == UNSUPPORTED:
-                    raise unconditional_store_error(self._client.address.url, obstore_client.brief(error)) from None
+                    from kinetic._stores import store_errors  # most jobs need none of it
+
+                    raise unconditional_store_error(self._client.address.url, store_errors.brief(error)) from None
                 if not is_ambiguous(error, first=attempt == 0):
                     if isinstance(error, AlreadyExistsError):
                         return False
@@ -205,7 +207,9 @@ class Uploader:
         except GenericError as error:
             if obstore_client.status_of(error) != UNSUPPORTED:
                 raise
-            why = obstore_client.brief(error)
+            from kinetic._stores import store_errors  # most jobs need none of it
+
+            why = store_errors.brief(error)
         raise unconditional_store_error(self._client.address.url, why) from None
 
     def _await_copy(self, beside: str, key: str) -> None:
@@ -217,7 +221,9 @@ class Uploader:
                 return
             if time.monotonic() - begun > retry.total_seconds:
                 self._client.ask_about("delete", key)  # ours, and not whole
-                raise obstore_client.unreachable(self._client.address, key, TimeoutError("a copy did not end"))
+                from kinetic._stores import store_errors  # most jobs need none of it
+
+                raise store_errors.unreachable(self._client.address, key, TimeoutError("a copy did not end"))
             retry.pause(attempt)
 
     def _in_parts(self, key: str, body: Large, me: str) -> None:
@@ -245,7 +251,9 @@ class Uploader:
                 if self._writer(key) == me:  # complete, and only the answer did not come
                     return
                 if not body.again or attempt == client.retry.attempts - 1:
-                    raise obstore_client.unreachable(client.address, key, error) from None
+                    from kinetic._stores import store_errors  # most jobs need none of it
+
+                    raise store_errors.unreachable(client.address, key, error) from None
             client.retry.pause(attempt)
 
     def _write_again(self, key: str) -> None:

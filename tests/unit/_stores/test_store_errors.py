@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._stores import obstore_client
+from kinetic._stores import store_errors
 
 NOT_WELL = "Server returned non-2xx status code:"
 NO_ANSWER = (
@@ -47,4 +47,4 @@ SAID = {
 
 @pytest.mark.parametrize("words", SAID)
 def test_of_an_error_stays_what_was_asked_and_what_was_answered(words):
-    assert obstore_client.brief(SAID[words]) == words
+    assert store_errors.brief(SAID[words]) == words
