@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kinetic._stores import obstore_client, parallel
 from kinetic._stores.obstore_client import ObstoreClient
 from kinetic._stores.parallel import Retry
-from kinetic._stores.protocol import SCRATCH, Entry, Source, check_key, check_prefix, is_hidden, parse_address
+from kinetic._stores.protocol import SCRATCH, Address, Entry, Source, check_key, check_prefix, is_hidden, parse_address
 from kinetic._stores.upload import PART, Large, Uploader, body_of
 from kinetic._wire import NamedTuple, folders
-from kinetic.errors import OptionError, StoreUnreachableError
+from kinetic.errors import KineticError, OptionError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,11 +55,15 @@ class BucketStore:
         """Do what comes before the first request, where no thread starts yet."""
         self._client.make()
 
+    def _translated_errors(self, key: str) -> _TranslatedErrors:
+        """Translate obstore's errors while a block runs."""
+        return _TranslatedErrors(self.address, key)
+
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         check_key(key)
         if "\\" in key and self.address.scheme == "az":
             raise OptionError(f"{key!r} is not a key in Azure", why="it makes a slash of each backslash in a name")
-        with self._client.translated_errors(key):
+        with self._translated_errors(key):
             body = body_of(source, PART)
             if not isinstance(body, Large):
                 return self._uploader.create(key, body) if if_absent else self._uploader.write(key, body)
@@ -71,7 +76,7 @@ class BucketStore:
         Raises:
             StoreError: It is not.
         """
-        with self._client.translated_errors(key):
+        with self._translated_errors(key):
             self._uploader.check_copies(key)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -94,7 +99,7 @@ class BucketStore:
             result = obstore.get(*names, **options)
             return Piece(bytes(result.bytes()), result.meta["size"], result.meta["e_tag"] or "")
 
-        with self._client.translated_errors(key):
+        with self._translated_errors(key):
             try:
                 return self._client.ask(read, self._client.full(key), options=options)
             except PreconditionError:
@@ -113,7 +118,7 @@ class BucketStore:
 
     def entry(self, key: str) -> Entry | None:
         check_key(key)
-        with self._client.translated_errors(key):
+        with self._translated_errors(key):
             found = self._client.about(key)
         return None if found is None else Entry(key, found["size"], _seconds(found))
 
@@ -121,7 +126,7 @@ class BucketStore:
         found = self.entry(key)
         if found is None:
             return False
-        with self._client.translated_errors(key), contextlib.suppress(FileNotFoundError):
+        with self._translated_errors(key), contextlib.suppress(FileNotFoundError):
             self._uploader.touch(key, found.size)
             return True
         return False
@@ -132,7 +137,7 @@ class BucketStore:
 
     def folders(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
-        with self._client.translated_errors(prefix):
+        with self._translated_errors(prefix):
             found = self._client.ask_about("list_with_delimiter", prefix)["common_prefixes"]
         names = {each.rstrip("/").rpartition("/")[2] for each in found}
         return iter(sorted(name for name in names if prefix or not is_hidden(name)))
@@ -155,7 +160,7 @@ class BucketStore:
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
         """List, and continue behind the last key where a page did not arrive and obstore has not asked again."""
         attempt, retry = 0, self._client.retry
-        with self._client.translated_errors(prefix):
+        with self._translated_errors(prefix):
             while True:
                 try:
                     listed = self._listed(prefix, after)
@@ -184,7 +189,7 @@ class BucketStore:
                     yield Entry(key, found["size"], _seconds(found))
 
     def _delete_one(self, key: str) -> int:
-        with self._client.translated_errors(key):
+        with self._translated_errors(key):
             if self.address.scheme == "s3" and self._client.about(key) is None:  # S3 deletes what is not there, too
                 return 0
             try:
@@ -194,9 +199,29 @@ class BucketStore:
             return 1
 
     def _delete_many(self, keys: Sequence[str]) -> int:
-        with self._client.translated_errors(keys[0]):
+        with self._translated_errors(keys[0]):
             self._client.ask_named("delete", [self._client.full(key) for key in keys])
             return len(keys)
+
+
+class _TranslatedErrors:
+    def __init__(self, address: Address, key: str) -> None:
+        self._address = address
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None or isinstance(error, KineticError):
+            return
+        if obstore_client.is_missing(error) and not obstore_client.names_no_bucket(error):
+            raise obstore_client.key_missing(self._address, self._key) from None
+        from kinetic._stores import store_errors  # most jobs need none of it
+
+        ours = store_errors.translated(error, self._address, self._key)
+        if ours is not None:
+            raise ours from None  # its words are in ours, and its pages of debugging in __context__
 
 
 def _seconds(found: ObjectMeta) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._stores import credentials, parallel
@@ -166,10 +165,6 @@ class ObstoreClient:
             return call()
         return _on_own_thread(call)
 
-    def translated_errors(self, key: str) -> _TranslatedErrors:
-        """Translate obstore's errors while a block runs."""
-        return _TranslatedErrors(self.address, key)
-
 
 def make_client(address: Address, retry: Retry) -> Client:
     """Make the client; no request is sent yet."""
@@ -189,11 +184,9 @@ def make_client(address: Address, retry: Retry) -> Client:
     try:
         made: Client = credentials.of_cloud(address).client(address.bucket, options)
     except (BaseError, OSError, ValueError) as error:
-        from kinetic._stores import store_errors  # as below
-
         raise CredentialsError(
             f"the credentials for {address.url} cannot be used",
-            why=store_errors.brief(error),
+            why=str(error).partition("\n")[0][:500],
             next=credentials.next_step(address),
         ) from error
     return made
@@ -289,26 +282,6 @@ def is_transient(error: BaseException) -> bool:
         return status in BUSY
     counts = re.search(_RETRIES, str(error))  # obstore's own are used up where it repeats such errors
     return counts is None or int(counts[1]) < int(counts[2])
-
-
-class _TranslatedErrors:
-    def __init__(self, address: Address, key: str) -> None:
-        self._address = address
-        self._key = key
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None or isinstance(error, KineticError):
-            return
-        if is_missing(error) and not names_no_bucket(error):
-            raise key_missing(self._address, self._key) from None
-        from kinetic._stores import store_errors  # most jobs need none of it
-
-        ours = store_errors.translated(error, self._address, self._key)
-        if ours is not None:
-            raise ours from None  # its words are in ours, and its pages of debugging in __context__
 
 
 def key_missing(address: Address, key: str) -> KeyMissingError:
