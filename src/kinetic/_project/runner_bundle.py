@@ -251,6 +251,7 @@ SELDOM = (
     "kinetic._runner.pod.warm_clients",
     "kinetic._runner.pod.warm_pod",
     "kinetic._runner.pod.warm_slice",
+    "kinetic._runner.pod.warm_task",
     "kinetic._runner.supervisor.bindings",
     "kinetic._runner.worker.code_coverage",
     "kinetic._runner.worker.command",

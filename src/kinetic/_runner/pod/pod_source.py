@@ -26,8 +26,7 @@ from kinetic._runner.supervisor.worker_monitor import WatchedWorker
 from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, folders, keys, pod_log_format, python_runtime
-from kinetic._wire.failpoints import step
+from kinetic._wire import digests, keys, pod_log_format, python_runtime
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import (
     FAILED_EXIT,
@@ -65,8 +64,6 @@ _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
 _VERDICT_SECONDS = 60.0  # between two checks of a single host whether the job was cancelled
 _LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
-_UNTAKEN_SECONDS = 150.0  # for the leader of a warm slice, which may hear of a job by the kubelet only
-_FIRST_LOOK_SECONDS = 0.05  # at who carries a job of a warm slice out, while its leader decides that
 _LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
 
 
@@ -283,8 +280,13 @@ class PodSource:
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; of several hosts all have the number of their set's restarts, if it has one."""
         task, host = self.task, self.place.host
-        if (self.settings.warm or self.settings.was_assigned) and not self._has_the_job(key):
-            return None
+        if self.settings.warm or self.settings.was_assigned:
+            from kinetic._runner.pod import warm_task  # most pods have one job
+
+            taken = warm_task.take(self, key)
+            if taken is None:
+                return None
+            self._first_attempt = taken
         machine, python = os.uname().nodename, python_runtime.python_version()
         details: dict[str, object] = {"pod": machine, "host": host}
         note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
@@ -307,40 +309,6 @@ class PodSource:
                 self.peers.notify = self._notifier.notify
                 self.peers.begin(key)
         return found
-
-    def _has_the_job(self, key: bytes) -> bool:
-        """Return whether this pod's job is its own to carry out: of a warm slice the leader takes it for all hosts."""
-        from kinetic._runner.supervisor import bindings  # most pods have one job
-
-        task, warm = self.task, self.settings.warm
-        if warm and not self.place.host:
-            if not self._is_confirmed():
-                return False
-            taken = bindings.bind(self.store, task.job_id, warm, key)
-            if task.hosts > 1:
-                step("leader:took")
-            if not taken and (found := bindings.binding_of(self.store, task.job_id, key)) and not found.pod:
-                self._start_cold()  # a supervisor or a client died before it could
-            return taken
-        limit, pause = time.monotonic() + _UNTAKEN_SECONDS, _FIRST_LOOK_SECONDS
-        while (found := bindings.binding_of(self.store, task.job_id, key)) is None:
-            if time.monotonic() > limit:
-                raise StoreError("the first host of this slice has not taken the job")
-            self.wait(pause)  # it is about to: both were told at the same time
-            pause = min(2 * pause, 2.0)
-        self._first_attempt = found.attempts
-        return found.pod == warm
-
-    def _is_confirmed(self) -> bool:
-        """Return whether the client of a warm pod has not given the job up; wait for its word if it is to follow."""
-        try:
-            hold = os.open(self.place.base / container.HOLD, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        select.select([hold], [], [])  # it comes: the first process gives up what its client does not confirm
-        word = os.read(hold, 1)
-        os.close(hold)
-        return word == b"."
 
     def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote | None:
         if self.settings.holds:
@@ -536,27 +504,9 @@ class PodSource:
         return kept_packages.is_difference(self.task.requirements)
 
     def leave_to_own_pod(self, verdict: Outcome, log: Path) -> None:
-        """Make the job one of a pod of its own, and start that, or leave it to the next that looks at it."""
-        from kinetic._runner.pod import fork_server  # as above
-        from kinetic._runner.supervisor import bindings
+        from kinetic._runner.pod import warm_task  # as above
 
-        message = (str(verdict.error.get("message") or "").splitlines() or [verdict.cause])[0]
-        job_id, warm, key = self.task.job_id, self.settings.warm, self.key()
-        store_patiently(self, lambda: bindings.bind(self.store, job_id, "", key, ended=warm, why=message))
-        step("supervisor:gave-back")
-        folders.append(log, f"kinetic: the warm pod {warm} gave it back: {message}\n")
-        self.leave(f"the packages that it lacks could not be installed into this warm pod: {message}")
-        self._start_cold()
-        if self.task.hosts == 1:  # a slice is started again, and finds that it is not its job any more
-            self.code = FAILED_EXIT
-            fork_server.report_decided()
-
-    def _start_cold(self) -> None:
-        if container.ACCOUNT_TOKEN.is_file():
-            from kinetic._runner.pod import waiting_jobs  # only where the cluster allows it
-
-            with contextlib.suppress(OSError):  # the next process that looks does it
-                say(waiting_jobs.start_cold(self.task.job_id, environ=self.environ))
+        warm_task.give_back(self, verdict, log)
 
     def leave_to_the_verdict(self) -> None:
         self._start_others()

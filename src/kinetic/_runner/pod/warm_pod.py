@@ -665,10 +665,10 @@ def _preload(store_url: str) -> None:
     import sysconfig
     import tempfile
 
-    from kinetic._runner.supervisor import bindings
+    from kinetic._runner.pod import warm_task
     from kinetic._runner.worker import compile_cache
 
-    _ = (tempfile, bindings, compile_cache)
+    _ = (tempfile, warm_task, compile_cache)
     sysconfig.get_path("purelib")
     worker.preload()
     preload(store_url)
