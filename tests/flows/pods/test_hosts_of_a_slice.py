@@ -170,6 +170,10 @@ def start_group(slices: Pods, group: str, hosts: Sequence[int]) -> dict[int, sub
     return {host: slices.start(LWS_WORKER_INDEX=str(host), LWS_POD_UID=f"{group}-{host}") for host in hosts}
 
 
+def wait_for_line(pod: subprocess.Popen[str], words: str) -> None:
+    assert any(words in line for line in iter(pod.stdout.readline, ""))
+
+
 def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_before_stay(
     slices: Pods, tmp_path: Path
 ) -> None:
@@ -192,11 +196,10 @@ def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_b
     ended = ends_of([*first.values()])
 
     second = start_group(slices, "second", [1])
-    while "host 0 has not begun yet" not in second[1].stdout.readline():
-        assert second[1].poll() is None
+    wait_for_line(second[1], "host 0 has not begun yet")
     second |= start_group(slices, "second", [0])
-    until(lambda: slices.outcome() is not None)
     for each in second.values():
+        wait_for_line(each, "this process runs until it is asked to end")
         each.send_signal(signal.SIGTERM)
 
     assert ended == [INFRASTRUCTURE_EXIT] * 2
