@@ -29,7 +29,7 @@ PROCESS_NAMES = frozenset(
 )
 _MOST = 1_000_000_000  # retries, and jobs of a batch at once
 FOLLOWED = "_followed"  # the method of handles, of jobs and of batches, that says what they are to a job that follows
-_SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL")
+_SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL", "CONNECTION_STRING")
 
 
 class Captured(NamedTuple):

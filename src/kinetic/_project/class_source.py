@@ -27,7 +27,9 @@ _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "_
 _INSIDE = ("__func__", "__wrapped__", "method", "fget", "py_func", "func")  # where a function is; equinox's, Numba's
 
 
-_SECRET = re.compile(r"token|secret|passw|passphrase|credential|(api|access|private)_?key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token|secret|passw|passphrase|credential|connection_?string|(api|access|private)_?key", re.IGNORECASE
+)
 _SECRET_VALUE = re.compile(rb"(?!(true|false)$|[<[]).{4}", re.IGNORECASE | re.DOTALL)  # unlike a tokenizer's "<pad>"
 _DEPTH, _MANY = 3, 1000  # levels of names that may be a secret's: ``CONFIG["hub"]["token"]``; names of one
 _KNOW_ALREADY = {"jax", "keras", "flax", "equinox", "omegaconf"}  # by a class as above, or by import_hooks

@@ -91,8 +91,10 @@ def test_what_looks_like_a_secret_is_named_even_when_it_was_asked_for() -> None:
     assert told[-1] == "secrets by their names, given to the job and not stored anywhere else: HF_TOKEN, WANDB_API_KEY"
 
 
-@pytest.mark.parametrize("name", ["my_token", "A_SECRET_B", "SSHKEYS", "DbPassword", "AWS_CREDENTIALS"])
-def test_five_words_make_a_name_a_secret(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["my_token", "A_SECRET_B", "SSHKEYS", "DbPassword", "AWS_CREDENTIALS", "A_CONNECTION_STRING"]
+)
+def test_six_words_make_a_name_a_secret(name: str) -> None:
     assert any("secrets by their names" in note for note in job_options.capture((name,), {name: "x"}).notes)
 
 
