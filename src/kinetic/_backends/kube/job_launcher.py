@@ -275,9 +275,10 @@ def request_of(
         from kinetic._stores import azure  # few need it
 
         # For addresses in the function that name no account.
-        environment["AZURE_STORAGE_ACCOUNT"] = account = parse_address(launch.store_url).bucket.partition("@")[2]
+        of_store = parse_address(launch.store_url).bucket.partition("@")[2]
+        environment["AZURE_STORAGE_ACCOUNT"] = of_store
         environment.pop("AZURE_STORAGE_ENDPOINT", None)  # it may be another account's
-        endpoint = azure.settings(account).get("BlobEndpoint", "")
+        endpoint = azure.settings(of_store).get("BlobEndpoint", "")
         if endpoint and not {"@", "?"} & {*endpoint}:  # else it may hold a secret, and everyone may read the pod
             environment["AZURE_STORAGE_ENDPOINT"] = endpoint
     if _needs("az://", launch):  # AKS gives its identity to pods with this label only

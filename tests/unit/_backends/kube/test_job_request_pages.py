@@ -98,6 +98,7 @@ def test_a_pod_with_its_store_in_azure_asks_for_the_identity_of_its_service_acco
     assert request.environment["AZURE_STORAGE_ACCOUNT"] == "account"
     assert request.environment["AZURE_STORAGE_ENDPOINT"] == "http://x"
     assert "AZURE_STORAGE_KEY" not in request.environment
+    assert request.service_account == asked(launch()).service_account
     assert request.labels()["azure.workload.identity/use"] == "true"
     assert request.labels()["team"] == "vision"
     assert "azure.workload.identity/use" not in asked(launch()).labels()
