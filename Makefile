@@ -45,7 +45,7 @@ help:
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make node      build kubelet, containerd and CoreDNS once, and run them beside that Kubernetes until Ctrl-C; root, Debian'
-	@echo 'make controllers  build those of Kueue and of LeaderWorkerSets once, for the tests that need them; minutes'
+	@echo 'make controllers  build those of Kueue, LeaderWorkerSet and Volcano once, for the tests that need them; minutes'
 	@echo 'make test-node the tests of Kubernetes that matter most, on such a node; part of make test-all'
 	@echo 'make test-torch  the examples and pages with PyTorch, PEFT and Weights & Biases; 6 GB, and some minutes'
 	@echo 'make test-gpu  jobs of this machine and of a cluster on the NVIDIA GPU that is here; 9 GB, and some minutes'
@@ -172,7 +172,7 @@ cluster: python-is-there
 node-build: python-is-there cluster
 	@cd tests && $(RUN_PYTHON) -m cluster.node_building.build
 
-# Ten minutes of two cores. Tests that need them skip where this has not been run; no test run does it.
+# Twenty minutes of two cores. Tests that need them skip where this has not been run; no test run does it.
 controllers: python-is-there cluster
 	@cd tests && $(RUN_PYTHON) -m cluster.building.build controllers
 

@@ -144,16 +144,20 @@ NODE = Recipe(
 )
 
 
-# Ten minutes of two cores, and few tests: not a part of the cluster that all tests of Kubernetes need.
+# Twenty minutes of two cores, and few tests: not a part of the cluster that all tests of Kubernetes need.
 CONTROLLERS = Recipe(
     "kinetic-test-controllers",
     "controllers",
     (
         Program("lws", "lws", "sigs.k8s.io/lws/cmd", ("sigs.k8s.io/lws/pkg/version.GitVersion",)),
+        Program("vc-controller-manager", "volcano", "volcano.sh/volcano/cmd/controller-manager"),
+        Program("vc-scheduler", "volcano", "volcano.sh/volcano/cmd/scheduler"),
         Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", ("sigs.k8s.io/kueue/pkg/version.GitVersion",)),
     ),
     (
         Definitions("lws-webhooks", f"sigs.k8s.io/lws@{version('lws')}", "config/webhook"),
+        Definitions("volcano", f"volcano.sh/volcano@{version('volcano')}", "config/crd/volcano/bases"),
+        Definitions("volcano-flows", f"volcano.sh/volcano@{version('volcano')}", "config/crd/jobflow/bases"),
         Definitions("kueue-webhooks", f"sigs.k8s.io/kueue@{version('kueue')}", "config/components/webhook"),
     ),
     tuple(sorted(CONTROLLER_BUILDING.glob("*/go.mod"))),

@@ -1,4 +1,4 @@
-"""The controllers of Kueue and LeaderWorkerSet beside a test cluster, whose server finds their webhooks by address.
+"""Kueue, LeaderWorkerSet and Volcano beside a test cluster, whose server finds their webhooks by address.
 
 `make controllers` makes them. Each runs for its own tests: while its webhooks are known and it is away, no job can be
 made.
@@ -11,15 +11,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
-from cluster import binaries, containers
+from cluster import binaries, containers, jobset
 from cluster.binaries import CONTROLLERS
+from cluster.plane import Plane, wait_for
 from cluster.processes import Process, answers, free_ports
 
-if TYPE_CHECKING:
-    from cluster.plane import Plane
+VOLCANO = "scheduling.volcano.sh"
 
 
 class Controller(NamedTuple):
@@ -58,6 +58,34 @@ LEADER_WORKER_SET = Controller(
     ("leaderworkerset", "-pod"),
     labelled="leaderworkerset.sigs.k8s.io/name",
 )
+
+
+@contextmanager
+def volcano(plane: Plane, folder: Path) -> Iterator[None]:
+    """Run the scheduler of Volcano, and what makes a group for each pod, until the end of a block."""
+    for name in ("volcano", "volcano-flows"):
+        for path in binaries.definitions(name, CONTROLLERS):
+            where = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            plane.api.call("POST", where, path.read_bytes(), kind="application/yaml")
+    wait_for("the definitions of Volcano", lambda: jobset.are_established(plane.api))
+    about = {"apiVersion": f"{VOLCANO}/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
+    plane.api.create(f"/apis/{VOLCANO}/v1beta1/queues", {**about, "spec": {"weight": 1}})
+    kubeconfig = plane.folder / "components.yaml"
+    running: list[Process] = []
+    try:
+        ports = free_ports(3)
+        of_scheduler = ["--cache-dumper=false", f"--listen-address=127.0.0.1:{ports.pop()}"]
+        for name, more in (("vc-controller-manager", []), ("vc-scheduler", of_scheduler)):
+            health = ports.pop()
+            at = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--enable-healthz"]
+            command = [str(CONTROLLERS.program(name)), *at, f"--healthz-address=127.0.0.1:{health}", *more]
+            process = Process(name, command, folder / f"{name}.log", {})
+            running.append(process)
+            process.wait_until(lambda health=health: answers(health, "/healthz", tls=False))
+        yield
+    finally:
+        for process in running:
+            process.kill()
 
 
 def why_not() -> str:

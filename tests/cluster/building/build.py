@@ -3,7 +3,7 @@
 The first time takes about a quarter of an hour on two cores, and 5 GB of Go's own caches. It can be stopped: each
 program is put into place when it is whole, and the next run goes on with the next one. Go's own variables work as ever;
 so `GOFLAGS=-p=1 nice make cluster` leaves room for others. A number as the only word is for how many seconds at most;
-"controllers" builds those of Kueue and of LeaderWorkerSets instead.
+"controllers" builds those of Kueue, LeaderWorkerSet and Volcano instead.
 """
 
 from __future__ import annotations

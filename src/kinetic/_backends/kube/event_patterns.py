@@ -180,6 +180,11 @@ SCHEDULING = (
         "no node of this cluster accepts the job: all matching nodes are tainted for others, or not ready",
         f"kubectl describe nodes | grep -A3 Taints shows the taints; {_TAINTS}; otherwise ask for another accelerator, "
         "or add nodes"),
+    Pattern(
+        "busy", r"pod group is not ready|can possibly be assigned to",
+        "Volcano has no room for it: no nodes are free for all of its pods, or its queue is full",
+        "wait for other jobs, or ask for less; kubectl get queues -o yaml shows what each queue may use, and "
+        "kubectl describe nodes what is free"),
     Pattern("no-node-matches", r"no nodes available", "the cluster has no nodes", _NODES),
     Pattern("waits", r".", "the scheduler has not found a node yet", _DESCRIBE),
 )  # fmt: skip

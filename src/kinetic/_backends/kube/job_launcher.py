@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_manifests, object_status, preflight, runner_config_maps
-from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE, Client
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, POD_GROUP, SECRET, SERVICE, Client
 from kinetic._backends.kube.job_manifests import GROUP, QUEUE_LABEL, RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
@@ -155,10 +155,14 @@ class JobLauncher:
                 next="install JobSet in the cluster; or wait for the others, and submit it then: job.wait()",
                 code="after-unsupported",
             )
-        manifest = self.manifest(request, launch, umask, key_offset=(shared or 0) * KEY_BYTES)
         waits_for = [each.job_id for each in launch.order.after]
         if launch.programs_of:
             waits_for = [job_manifests.PROGRAMS_OF, launch.programs_of]
+        if kind is not LEADER_WORKER_SET and not waits_for and not request.settings.queue:
+            # A group whose pods are not there yet would keep others from their room.
+            together = preflight.starts_together(client, launch.placement, request.settings)
+            request = replace(request, starts_together=together)
+        manifest = self.manifest(request, launch, umask, key_offset=(shared or 0) * KEY_BYTES)
         default_queue = preflight.default_queue(client) if waits_for or request.settings.queue else ""
         if waits_for:
             job_manifests.hold(manifest, waits_for, default_queue)
@@ -177,6 +181,8 @@ class JobLauncher:
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
+        if request.starts_together:
+            client.create(POD_GROUP, job_manifests.pod_group(request, made))
         if kind is LEADER_WORKER_SET or waits_for:  # a LeaderWorkerSet cannot be suspended
             return made
         change: Object = {"metadata": {"labels": {QUEUE_LABEL: queue}}} if queue else {"spec": {"suspend": False}}

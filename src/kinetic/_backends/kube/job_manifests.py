@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD_GROUP
 from kinetic._config.cluster import DAY_SECONDS, PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._wire import NamedTuple, dataclass, keys
@@ -73,6 +73,7 @@ class JobRequest:
     non_root: bool = False  # whether the node refuses an image whose user is root
     has_own_users: bool = False  # whether the cluster gives each pod a user and a group, and rejects others
     by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
+    starts_together: bool = False  # whether its hosts are one PodGroup of Volcano
     retries: int = 3  # of infrastructure failures (count); preemptions do not count
     warm: str = ""  # the warm pod that carries the job out
     is_warm_pod: bool = False  # whether it is such a pod, which takes many jobs
@@ -125,6 +126,8 @@ JOB_LABEL = "job-id"
 OWNER_LABEL = "kinetic/owner"
 GROUP_LABEL = "kinetic/group"
 RUNNER_LABEL = "kinetic/runner"  # of the ConfigMap
+POD_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"  # by which Volcano finds the group of a pod
+POD_GROUP_QUEUE = "scheduling.volcano.sh/queue-name"  # the annotation that puts a pod into a queue of Volcano
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 QUEUE_ANNOTATION = "kinetic/queue"  # of what waits for other jobs; Kueue reads an annotation with its label's name, too
 NO_QUEUE = "kinetic-none"  # a queue that is nowhere: Kueue puts what names none into the namespace's default queue
@@ -259,6 +262,8 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         annotations[KEEP_ANNOTATION] = "false"
     if request.buckets:
         annotations[FUSE_ANNOTATION] = "true"
+    if request.starts_together:
+        annotations[POD_GROUP_ANNOTATION] = object_name(request.job_id)
     return {
         "metadata": {"labels": request.labels(), "annotations": annotations | dict(settings.annotations or {})},
         "spec": {name: value for name, value in fields.items() if value not in (None, [], {})},
@@ -550,6 +555,23 @@ def service(request: JobRequest, uid: str) -> Manifest:
         "selector": {JOB_LABEL: label_value(request.job_id)},
     }
     return _object("v1", "Service", about, spec)
+
+
+def pod_group(request: JobRequest, owned_by: Manifest) -> Manifest:
+    """Return the PodGroup of all hosts of a job, which Volcano starts together or not at all.
+
+    The one that Volcano makes for the pods of a Job by itself begins with any of them, so two slices could get half of
+    their nodes each, and wait for the other half.
+    https://volcano.sh/en/docs/podgroup/
+    """
+    about = _metadata(object_name(request.job_id), request.namespace, request.labels())
+    about["ownerReferences"] = [owner_of(owned_by)]
+    spec = {
+        "minMember": request.placement.hosts,
+        "queue": (request.settings.annotations or {}).get(POD_GROUP_QUEUE),
+        "priorityClassName": request.settings.priority_class,
+    }
+    return _object(POD_GROUP.api_version, POD_GROUP.name, about, {name: value for name, value in spec.items() if value})
 
 
 def leader_worker_set(request: JobRequest) -> Manifest:

@@ -20,6 +20,7 @@ from kinetic._backends.kube.client import (
     NAMESPACE,
     NODE,
     PAGE,
+    POD_GROUP,
     PRIORITY_CLASS,
     RUNTIME_CLASS,
     SECRET,
@@ -59,6 +60,7 @@ _USERS_OF_OPENSHIFT = "openshift.io/sa.scc.uid-range"
 OPENSHIFT = "openshift"
 # https://kueue.sigs.k8s.io/docs/tasks/manage/enforce_job_management/setup_default_local_queue
 _DEFAULT_QUEUE = "default"
+_VOLCANO = "volcano"  # what Volcano's scheduler is called, unless its administrator says otherwise
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
@@ -130,6 +132,14 @@ def questions(
     in_every_pod = "the settings name it, so every pod of the job would be rejected"
     in_the_store = "the settings name it for the store, and a pod without it does not start"
     secret, priority, runtime = settings.store_secret, settings.priority_class, settings.runtime_class
+
+    def check_scheduler() -> Sequence[str]:
+        if not _may_start_in_part(placement, settings) or starts_together(client, placement, settings):
+            return ()
+        found = f"you may not create podgroups in the namespace {client.namespace}"
+        why = found if discovery.serves(client, POD_GROUP) else f"{client.about} serves no PodGroups"
+        return [f"Volcano may start some of the {placement.hosts} hosts before there is room for all: {why}"]
+
     return {
         "namespace": check_namespace,
         "permissions": check_permissions,
@@ -138,6 +148,7 @@ def questions(
         "queue": lambda: _check_queue(client, settings.queue),
         "priority-class": lambda: _require(client, PRIORITY_CLASS, priority, in_every_pod, code="priority-class"),
         "runtime-class": lambda: _require(client, RUNTIME_CLASS, runtime, in_every_pod, code="runtime-class"),
+        "scheduler": check_scheduler,
         "config-maps": check_config_maps,
         "volume-claims": check_volume_claims,
         "store-secret": lambda: _require(client, SECRET, secret, in_the_store, code="secret-missing"),
@@ -178,6 +189,20 @@ def starts_followers(client: Client, account: str) -> bool:
     found = _metadata_of(client, SERVICE_ACCOUNT, account) if account else None
     annotations = ((found or {}).get("metadata") or {}).get("annotations") or {}
     return annotations.get(STARTS_FOLLOWERS) == "true"
+
+
+def starts_together(client: Client, placement: Placement, settings: ClusterSettings) -> bool:
+    """Return whether the hosts of a job can be one PodGroup, which Volcano starts as a whole."""
+    is_there = _may_start_in_part(placement, settings) and discovery.serves(client, POD_GROUP)
+    return is_there and discovery.is_allowed(client, discovery.Permission("create", POD_GROUP))
+
+
+def _may_start_in_part(placement: Placement, settings: ClusterSettings) -> bool:
+    """Return whether Volcano would start some hosts of a job; a TPU slice has a node pool of its own.
+
+    JobSet does not even make the other pods of such a slice before the first one has its node.
+    """
+    return placement.hosts > 1 and placement.kind != "tpu" and settings.scheduler == _VOLCANO
 
 
 def _account_notes(client: Client, settings: ClusterSettings) -> list[str]:

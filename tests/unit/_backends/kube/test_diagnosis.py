@@ -208,6 +208,16 @@ ROWS = [
         refused('pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found'),
         P, "runtime-class", "no runtime class nvidia", "kubectl get runtimeclasses", STUCK,
     ),
+    Row(
+        "Volcano, the whole group",
+        facts(unschedulable("pod group is not ready, 2 Pending, 2 minAvailable; Pending: 2 Unschedulable")),
+        P, "busy", "Volcano has no room", "kubectl get queues",
+    ),
+    Row(
+        "Volcano, one that would fit",
+        facts(unschedulable("Pod team/one can possibly be assigned to node-1")),
+        P, "busy", "Volcano has no room", "kubectl get queues",
+    ),
     Row("no pod yet", facts(None), P, "no-pod", "has not created its pod yet", ""),
     Row("client died", facts(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
     Row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import lightkube.models.batch_v1 as batch
@@ -394,6 +395,22 @@ def test_hosts_find_each_other_by_names_that_the_service_serves(ask) -> None:
     assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert service["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+
+
+@pytest.mark.parametrize("kind", [JOB_SET, JOB])
+def test_hosts_that_start_together_are_one_group_of_volcano_in_the_queue_of_the_settings(ask, kind: Kind) -> None:
+    queue = {"scheduling.volcano.sh/queue-name": "team-a"}
+    request = replace(ask("gpu-l4x2x2", annotations=queue, priority_class="high"), starts_together=True)
+    made = job_manifests.manifest(request, kind)
+    made["metadata"]["uid"] = "uid-1"
+
+    group = job_manifests.pod_group(request, made)
+
+    assert group["spec"] == {"minMember": 2, "queue": "team-a", "priorityClassName": "high"}
+    assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == ["uid-1"]
+    annotations = job_manifests.pods_of(made)["metadata"]["annotations"]
+    assert annotations["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
+    assert annotations.items() >= queue.items()
 
 
 @pytest.mark.parametrize(

@@ -468,6 +468,24 @@ def test_a_priority_class_a_runtime_class_and_a_secret_for_the_store_must_exist(
     )
 
 
+def test_a_job_whose_hosts_volcano_cannot_start_together_is_told_so(cluster, client) -> None:
+    volcano, gpus = ClusterSettings(scheduler="volcano"), place("gpu-l4x1x2")
+
+    def noted(settings: ClusterSettings = volcano, name: str = "gpu-l4x1x2") -> list[str]:
+        cluster.clock += 3600
+        return [each for each in check(client, place(name), settings) if "Volcano" in each]
+
+    assert [each.partition(": ")[2] for each in noted()] == [f"{client.about} serves no PodGroups"]
+    cluster.groups["scheduling.volcano.sh"] = ["v1beta1"]
+    assert "you may not create podgroups in the namespace team" in noted()[0]
+    assert not preflight.starts_together(client, gpus, volcano)
+    cluster.also.add(("create", "podgroups"))
+    assert noted() == []
+    assert preflight.starts_together(client, gpus, volcano)
+    for settings, name in ((PLAIN, "gpu-l4x1x2"), (volcano, "gpu-l4x1"), (volcano, "tpu-v6e-4x4")):
+        assert not preflight.starts_together(client, place(name), settings)
+
+
 # ----------------------------------------------------------------------------------------------------------- machines
 
 
