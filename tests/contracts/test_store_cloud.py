@@ -692,7 +692,7 @@ def test_the_login_of_the_az_command_is_asked_for_a_token(no_credentials, monkey
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     folder = Path(os.environ["HOME"]) / ".azure"
     folder.mkdir(parents=True)
-    (folder / "azureProfile.json").write_text("{}")
+    (folder / "azureProfile.json").write_text('{"subscriptions": [{"id": "s"}]}', "utf-8-sig")
     about = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Length": "5"}
     with Scripted(lambda _: Answer(206, b"value", about | {"Content-Range": "bytes 0-4/5"})) as service:
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", service.url)
@@ -711,11 +711,26 @@ def test_an_az_command_that_is_not_logged_in_says_so(no_credentials, monkeypatch
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     folder = Path(os.environ["HOME"]) / ".azure"
     folder.mkdir(parents=True)
-    (folder / "azureProfile.json").write_text("{}")
+    (folder / "azureProfile.json").write_text('{"subscriptions": [{"id": "s"}]}', "utf-8-sig")
 
     with pytest.raises(CredentialsError, match="Please run 'az login'") as caught:
         azure("container", "account").get("a")
     assert "run az login" in caught.value.next
+
+
+def test_a_machine_of_azure_has_its_identity_where_the_az_command_was_used_without_a_login(
+    no_credentials, monkeypatch, tmp_path
+):
+    (tmp_path / "az").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "az").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    folder = Path(os.environ["HOME"]) / ".azure"
+    folder.mkdir(parents=True)
+    (folder / "azureProfile.json").write_text('{"installationId": "i", "subscriptions": []}')  # as az version leaves it
+    store = azure("container", "account")
+    store.make_client()
+
+    assert "use_azure_cli" not in store._client._client.config
 
 
 def test_a_pod_of_aks_exchanges_its_token_for_one_of_its_workload_identity(no_credentials, monkeypatch, tmp_path):

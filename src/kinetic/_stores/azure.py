@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -88,10 +89,14 @@ def client(bucket: str, options: dict[str, Any]) -> AzureStore:
 
 
 def _has_login() -> bool:
-    """Return whether the ``az`` command can be asked for tokens."""
+    """Return whether the ``az`` command can be asked for tokens; it has a file of logins before the first one, too."""
+    import json
     import shutil
 
-    return bool(shutil.which("az")) and (_folder() / "azureProfile.json").exists()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        logins = json.loads((_folder() / "azureProfile.json").read_text("utf-8-sig"))
+        return bool(logins.get("subscriptions") and shutil.which("az"))
+    return False
 
 
 def _folder() -> Path:
