@@ -718,6 +718,21 @@ def test_an_az_command_that_is_not_logged_in_says_so(no_credentials, monkeypatch
     assert "run az login" in caught.value.next
 
 
+def test_a_signature_comes_before_the_identity_that_aks_gives_a_pod(no_credentials, monkeypatch, tmp_path):
+    about = {"ETag": '"1"', "Last-Modified": "Fri, 27 Nov 2026 12:00:00 GMT", "Content-Range": "bytes 0-4/5"}
+    with Scripted(lambda _: Answer(206, b"value", about)) as service:
+        for name in ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_ENDPOINT"):
+            monkeypatch.setenv(name, service.url)
+        monkeypatch.setenv("AZURE_CLIENT_ID", "")  # as of a service account that names none
+        monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
+        monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=2")
+
+        assert azure("container", "account").get("a") == b"value"
+
+    assert [request.query for request in service.asked] == [{"sv": "1", "sig": "2"}]
+
+
 def test_a_machine_of_azure_has_its_identity_where_the_az_command_was_used_without_a_login(
     no_credentials, monkeypatch, tmp_path
 ):
@@ -825,9 +840,9 @@ def test_a_connection_string_with_a_signature_names_its_account_by_its_endpoint(
 
     assert own.url == f"az://container@{host}/a"
     assert own._client._client.config["endpoint"] == endpoint
-    assert own._client._client.config["sas_key"] == "sv=1"
+    assert own._client._client.credential_provider()["sas_token"] == "sv=1"
     assert others._client._client.config["endpoint"] == "https://other.blob.core.windows.net"
-    assert "sas_key" not in others._client._client.config
+    assert others._client._client.credential_provider is None
 
 
 def test_the_endpoint_of_one_account_is_not_used_for_another(no_credentials, monkeypatch):

@@ -81,7 +81,9 @@ def client(bucket: str, options: dict[str, Any]) -> AzureStore:
     endpoint = found.get("BlobEndpoint") or f"https://{host}"
     key, shared = found.get("AccountKey"), found.get("SharedAccessSignature", "").lstrip("?")
     config: Any = {"account_name": _name(host), "endpoint": endpoint.rstrip("/")}
-    config |= {"account_key": key} if key else {"sas_key": shared} if shared else {}
+    config |= {"account_key": key} if key else {}
+    if shared and not key:  # as a setting it would come behind a service principal and the identity that AKS gives pods
+        options["credential_provider"] = lambda: {"sas_token": shared, "expires_at": None}
     if not (key or shared or any(map(os.environ.get, _OWN))) and _has_login():
         config["use_azure_cli"] = True
     options["client_options"]["allow_http"] = endpoint.startswith("http://")
