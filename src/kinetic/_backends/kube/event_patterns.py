@@ -154,8 +154,9 @@ SCHEDULING = (
         "cordoned", r"node\(s\) were unschedulable",
         "its nodes are cordoned: they take no new pods, as while they are drained or upgraded",
         "wait until a node is open again; an administrator opens one with kubectl uncordon NODE"),
-    Pattern(
-        "volume", r"volume node affinity conflict|didn't find available persistent volumes to bind",
+    Pattern(  # where a node is starting, it may be the one in the volume's zone: see "not-ready"
+        "volume",
+        rf"\A(?!.*taint \{{(?:{_PASSING})).*(?:volume node affinity conflict|didn't find available persistent volumes)",
         "no node that fits can mount a volume of the job, which is in another zone or on another node",
         "kubectl get pv -o yaml shows where it is: choose nodes there with KINETIC_NODE_SELECTOR, or name a claim that "
         "all nodes reach in KINETIC_VOLUME_CLAIMS", stuck=True),

@@ -493,6 +493,12 @@ ROWS = [
         P, "volume", "a volume of the job, which is in another zone", "KINETIC_NODE_SELECTOR", STUCK,
     ),
     Row(
+        "a node in the zone of the volume that is starting",
+        facts(unschedulable("0/2 nodes are available: 1 node(s) had volume node affinity conflict, 1 node(s) "
+                            "had untolerated taint {node.kubernetes.io/not-ready: }.")),
+        P, "not-ready", "some are not ready yet, or are about to be removed", "wait until it is ready", WAIT,
+    ),
+    Row(
         "a volume that may not be mounted",
         facts(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "pvc-1" : mount failed: '
                                         "exit status 32: mount.nfs: PermissionDenied")),
