@@ -12,7 +12,10 @@ from flows.conftest import last_json
 from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
+from kinetic._backends.local import runtime_files
+from kinetic._jobs import locate
 from kinetic._stores import open_store
+from kinetic._wire import failpoints
 
 BUCKET = "jobs"
 NOBODY = 65534
@@ -132,6 +135,23 @@ def test_unchanged_data_is_not_sent_again(project, store_url):
     project.out(SCRIPT)
 
     assert [(entry.key, entry.modified) for entry in store.entries("data/")] == before
+
+
+def test_what_a_supervisor_that_died_was_to_remove_of_data_goes_when_the_job_is_collected(
+    project, home, monkeypatch, tmp_path, wait_until
+):
+    killed = tmp_path / "killed"
+    monkeypatch.setenv(failpoints.VARIABLE, f"supervisor:told@{killed}")
+    project.write("jobs.py", "import os, kinetic\n@kinetic.run(accelerator='cpu')\ndef look(path):\n return len(path)")
+    job_id = project.out("import kinetic, jobs\nprint(jobs.look.run_async(kinetic.Data('set')).job_id)").strip()
+    wait_until(killed.exists, "the supervisor's death")
+    folder = runtime_files.Paths(locate.runtime()).job(job_id)
+
+    noted = (folder / "clearing").exists()
+    project.out(f"import kinetic\nkinetic.attach({job_id!r}).result()")
+
+    assert noted
+    assert not folder.exists()
 
 
 def test_data_among_the_inputs_of_a_batch_is_sent_once(project, store_url):

@@ -434,19 +434,48 @@ def _marked_by_ps(wanted: bytes) -> list[int]:
 
 def drop_data(paths: Paths, job_id: str) -> None:
     """Remove a job's own copies of what it read, and links to it; no process of it is left."""
-    try:
-        found = [path for path in paths.job(job_id).iterdir() if path.name.startswith("data-")]
-    except OSError:  # removed meanwhile, by another process; or what is left is swept
-        return
-    if found:
+    if found := _copies_of_data(paths, job_id):
         from kinetic._runner.data import mounted_data  # most jobs read no data
 
         for folder in found:
             mounted_data.release(folder, paths.data_cache)
+        paths.clearing(job_id).unlink(missing_ok=True)
+
+
+def _copies_of_data(paths: Paths, job_id: str) -> list[Path]:
+    try:
+        return [path for path in paths.job(job_id).iterdir() if path.name.startswith("data-")]
+    except OSError:  # removed meanwhile, by another process; or what is left is swept
+        return []
+
+
+def note_clearing(paths: Paths, job_id: str, supervisor: str) -> None:
+    """Note that a supervisor will remove a job's copies of data, which may take minutes: no client waits for that."""
+    if _copies_of_data(paths, job_id):
+        with contextlib.suppress(OSError):
+            paths.clearing(job_id).write_text(supervisor)
+
+
+def _is_being_cleared(paths: Paths, job_id: str) -> bool:
+    try:
+        supervisor = paths.clearing(job_id).read_text()
+    except (OSError, ValueError):
+        return False
+    return runtime_files.is_locked(paths.lock(supervisor))
 
 
 def remove_job(paths: Paths, job_id: str) -> None:
-    """Remove the folder of a job that is over, and first the links elsewhere that are noted in it."""
+    """Remove the folder of a job that is over, and first the links elsewhere that are noted in it.
+
+    Its supervisor removes the folder at last if it is about to remove the copies of data in it.
+    """
+    if _is_being_cleared(paths, job_id):
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(paths.job(job_id)):
+                if not entry.name.startswith("data-") and entry.name != paths.clearing(job_id).name:
+                    remove_folder(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)
+        if _is_being_cleared(paths, job_id):
+            return
     drop_data(paths, job_id)
     remove_folder(paths.job(job_id))
 

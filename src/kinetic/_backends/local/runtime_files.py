@@ -88,6 +88,10 @@ class Paths:
         """The keys that verify what the job follows, one behind the other; only of a job that follows others."""
         return self._of_job(job_id, "followed-keys")
 
+    def clearing(self, job_id: str) -> Path:
+        """Which supervisor removes the copies of data of a job that has ended."""
+        return self._of_job(job_id, "clearing")
+
     def completion_pipe(self, job_id: str) -> Path:
         """The pipe whose writer is the supervisor: a byte means running, its end means that the job may have ended."""
         return self._of_job(job_id, "completion_pipe")

@@ -483,6 +483,7 @@ class QueueSource:
 
     def wake_waiting(self) -> None:
         self._process.supervisor.title.reset()
+        recovery.note_clearing(self._paths, self.task.job_id, self._process.name)
         if self._completion is not None:
             self._completion.stop()
 

@@ -465,6 +465,24 @@ def test_a_job_that_was_told_to_stop_is_not_started_again(dead):
     assert dead.state == "ended"
 
 
+def test_copies_of_data_that_the_supervisor_of_a_job_will_remove_are_left_to_it_which_leaves_nothing(dead):
+    dead.die()
+    dead.work.data.mkdir()
+    (dead.work.data / "one of many").touch()
+    (dead.paths.job(JOB) / "work-0-0").mkdir()
+    task, lock = dead.work, runtime_files.take_abandoned_lock(dead.paths.lock("dead"))
+
+    recovery.note_clearing(dead.paths, JOB, "dead")
+    recovery.remove_job(dead.paths, JOB)
+    left = sorted(path.name for path in dead.paths.job(JOB).iterdir())
+    recovery.finish(dead.paths, dead.queue, dead.store, [task], "succeeded", measured=False)
+    recovery.tidy(dead.paths, JOB, task, whole=True)
+    lock.release()
+
+    assert left == ["clearing", task.data.name]
+    assert not dead.paths.job(JOB).exists()
+
+
 def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_path: Path):
     paths = Paths(tmp_path / "run")
     data = paths.files(JOB, 0).data
