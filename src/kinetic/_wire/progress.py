@@ -151,14 +151,17 @@ class _Writer:
         self._lock = threading.RLock()  # a handler of a signal may report, too
         self._waiting: tuple[str, Progress] | None = None
         self._last: Progress | None = None
+        self._begun = 0.0, 0.0  # monotonic time of the first report, and what was done then
         self._due = 0.0  # monotonic time at which the next report may be written
         self._thread: threading.Thread | None = None
 
     def report(self, path: str, done: float, total: float | None, metrics: Mapping[str, float | None]) -> None:
-        now, last = time.time(), self._last
-        is_new = last is None or done < last.done
-        began, began_with = (now, done) if is_new else (last.began, last.began_with)  # type: ignore[union-attr] # is_new
-        found = self._last = Progress(done, total, metrics, now, began, began_with)
+        now, tick, last = time.time(), time.monotonic(), self._last
+        if last is None or done < last.done:
+            self._begun = tick, done
+        # By this clock, neither a suspend of the machine nor a change of its clock counts as time that the job took.
+        began = max(now - (tick - self._begun[0]), 0.0)
+        found = self._last = Progress(done, total, metrics, now, began, self._begun[1])
         with self._lock:
             if time.monotonic() >= self._due:
                 self._write(path, found)

@@ -173,6 +173,20 @@ def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> No
     os.close(writing)
 
 
+def test_the_time_of_a_suspend_does_not_count_for_what_is_left(reported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinetic.progress(0, 100)
+    awake, woken = time.monotonic() + 60, time.time() + 60 + 8 * 3600
+    monkeypatch.setattr(time, "monotonic", lambda: awake)
+    monkeypatch.setattr(time, "time", lambda: woken)
+    kinetic.progress(50, 100)
+
+    found = wire.read(reported)
+
+    assert found is not None
+    assert found.at == woken
+    assert 59 < (found.seconds_left() or 0) < 61
+
+
 def test_a_time_that_no_clock_has_is_not_told() -> None:
     assert Progress(1e-200, 1e300, {}, 10.0, 1.0).seconds_left(11.0) is None
 
