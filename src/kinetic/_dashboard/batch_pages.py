@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Page = dict[str, Any]
 _MOST_VALUES = 2000  # of a batch, that one page shows
+_MOST_FIELDS = 50  # of a value that has many: the table shows fewer
+_LONGEST_VALUE = 1000  # characters of one value in the table; the page of its job has more
 _FRESH_SECONDS = 5.0  # how long the state of a batch is shown again while none of its jobs changed
 _BEGIN_SECONDS = 1.5  # a retry that fails says so within this time
 
@@ -127,7 +130,7 @@ class BatchPages:
                     outcome = job_pages.verified_outcome(job)
                     if outcome is None or not outcome.succeeded:  # it was collected
                         continue
-                    self._values[job.job_id] = job_pages.value_of(locate.store_of(job), outcome)
+                    self._values[job.job_id] = _brief(job_pages.value_of(locate.store_of(job), outcome))
                 except KineticError as error:
                     self._values[job.job_id] = {"left_out": error.what}
             rows.append({"index": index, "job_id": job.job_id, **self._values[job.job_id]})
@@ -170,6 +173,22 @@ class BatchPages:
                 next=f"kinetic batch resume {group_id} --failed",
             )
         return {"started": True}
+
+
+def _brief(page: Page) -> Page:
+    """Return a value that fits into a cell: of a long one its plain fields, which are columns, else its beginning."""
+    value = page.get("value")
+    text = page.get("repr") or json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LONGEST_VALUE:
+        return page
+    fields = value.items() if isinstance(value, dict) else ()
+    plain = dict([(name, _cut(each)) for name, each in fields if isinstance(each, str | int | float)][:_MOST_FIELDS])
+    about = {name: each for name, each in page.items() if name not in {"value", "repr"}}
+    return {**about, "value": plain} if plain else {**about, "repr": _cut(value if isinstance(value, str) else text)}
+
+
+def _cut(value: str | float) -> str | float:
+    return f"{value[:_LONGEST_VALUE]}…" if isinstance(value, str) and len(value) > _LONGEST_VALUE else value
 
 
 def _page_of(batch: FoundBatch, current: BatchState, place: Place) -> Page:

@@ -42,6 +42,11 @@ JOBS = """
         sys.stdout.buffer.write(b"\\xff\\xfe\\xe4\\xb8 half\\xe4\\xb8")
 
     @kinetic.run(accelerator="cpu")
+    def large(number):
+        curve = [0.5] * 5000
+        return [curve, {"curve": curve, "loss": 0.5, "note": "n" * 5000}, "t" * 3000, [1, 2, 3]][number]
+
+    @kinetic.run(accelerator="cpu")
     def odd(number):
         if number % 2:
             raise ValueError("odd")
@@ -139,6 +144,19 @@ def test_a_batch_has_rows_values_and_a_retry_that_outlives_the_dashboard(project
     served.end()
     again = dashboard()
     wait_until(lambda: again.get(f"/batches/{group}")["jobs"][1]["attempt"] == 1, "it was tried again")
+
+
+def test_of_large_values_a_batch_shows_plain_fields_or_the_beginning(project, dashboard):
+    group = submit(project, "b = large.run_async_map(range(4)); b.wait(); print(b.group_id)").splitlines()[-1]
+
+    curve, fields, text, small = dashboard().get(f"/batches/{group}/values")["values"]
+
+    assert curve["repr"].startswith("[0.5, 0.5, 0.5")
+    assert len(curve["repr"]) == 1001
+    assert (curve["type"], "value" in curve) == ("builtins.list", False)
+    assert fields["value"] == {"loss": 0.5, "note": "n" * 1000 + "…"}
+    assert text["repr"] == "t" * 1000 + "…"
+    assert small["value"] == [1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------------------- access
