@@ -274,6 +274,7 @@ SELDOM = (
     "kinetic._wire.measurements",
     "kinetic._wire.pickle_diagnosis",
     "kinetic._wire.progress",
+    "kinetic._wire.proxies",
     "kinetic._wire.records",
     "kinetic._wire.warm_pods",
     "kinetic.collections",

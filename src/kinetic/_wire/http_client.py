@@ -18,10 +18,9 @@ import socket
 import ssl
 import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 
-from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire import NamedTuple, proxies, python_runtime
 
 TIMEOUT_SECONDS = 60.0  # for connecting, and for each read
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -243,9 +242,11 @@ class HttpClient:
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
         address = urllib.parse.urlsplit(f"//{netloc}")
-        proxy = "" if urllib.request.proxy_bypass(address.hostname or "") else urllib.request.getproxies().get(scheme)
-        login, _, through = urllib.parse.urlsplit(proxy or "").netloc.rpartition("@")
         if scheme == "https":
+            proxy = proxies.proxy_for(f"https://{netloc}")
+            login, _, through = urllib.parse.urlsplit(proxy).netloc.rpartition("@")
+            if proxy.startswith("socks"):
+                raise OSError("SOCKS proxies are not supported, only HTTP proxies")
             made = http.client.HTTPSConnection(through or netloc, timeout=self._connect_seconds, context=_tls())
             if through:
                 shown = base64.b64encode(urllib.parse.unquote(login).encode()).decode()

@@ -165,7 +165,8 @@ def test_an_untrusted_certificate_is_said_with_the_variable_that_makes_it_truste
         thread.join()
 
 
-def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monkeypatch) -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monkeypatch, scheme) -> None:
     seen: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -176,7 +177,7 @@ def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monk
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        monkeypatch.setenv("https_proxy", f"http://ann:se%40cret@127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("https_proxy", f"{scheme}ann:se%40cret@127.0.0.1:{listening.getsockname()[1]}")
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         with pytest.raises(OSError):

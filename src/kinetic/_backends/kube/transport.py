@@ -5,7 +5,6 @@ An ``Access`` says where the server is and which credentials it accepts, whateve
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -86,7 +85,7 @@ _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; h
 
 def _connections(access: Access) -> ConnectionPool:
     """Return connections that trust what the access trusts."""
-    proxy = access.proxy or _environment_proxy(access.server) or ""
+    proxy = access.proxy or _environment_proxy(access.server)
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
     if proxy and not proxy.startswith(("http://", "https://")):
@@ -141,30 +140,12 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
         context.load_cert_chain(file.name)
 
 
-def _environment_proxy(server: str) -> str | None:
+def _environment_proxy(server: str) -> str:
     if not any(name.lower().endswith("_proxy") for name in os.environ):
-        return None
-    import urllib.request  # 30 ms; only where there is a proxy
+        return ""
+    from kinetic._wire import proxies  # 30 ms; only where there is a proxy
 
-    parts = urllib.parse.urlsplit(server)
-    proxies = urllib.request.getproxies()
-    found, host = proxies.get(parts.scheme) or proxies.get("all"), parts.hostname or ""
-    if found is None or urllib.request.proxy_bypass(host) or _is_in_networks(host, proxies.get("no", "")):
-        return None
-    return found
-
-
-def _is_in_networks(host: str, networks: str) -> bool:
-    """Return whether an address is in one of some networks, as in 10.0.0.0/8: kubectl knows them, urllib does not."""
-    import ipaddress
-
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        for written in (part.strip() for part in networks.split(",") if "/" in part):
-            with contextlib.suppress(ValueError):
-                if address in ipaddress.ip_network(written, strict=False):
-                    return True
-    return False
+    return proxies.proxy_for(server)
 
 
 def _keepalive_options() -> list[tuple[int, int, int]]:

@@ -1,0 +1,50 @@
+"""Proxies of the environment are read as curl, pip and uv read them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kinetic._wire import proxies
+from kinetic._wire.http_client import HttpClient
+
+THROUGH = "http://proxy.example:3128"
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "expected"),
+    [
+        ({}, "https://a.example", ""),
+        ({"HTTPS_PROXY": THROUGH}, "https://a.example/x", THROUGH),
+        ({"HTTPS_PROXY": THROUGH}, "http://a.example/x", ""),
+        ({"https_proxy": "proxy.example:3128"}, "https://a.example", THROUGH),
+        ({"https_proxy": "ann:secret@proxy.example:3128"}, "https://a.example", "http://ann:secret@proxy.example:3128"),
+        ({"ALL_PROXY": THROUGH}, "https://a.example", THROUGH),
+        ({"ALL_PROXY": "http://other:1", "HTTPS_PROXY": THROUGH}, "https://a.example", THROUGH),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "b.example, .a.example"}, "https://x.a.example", ""),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8,::1/128"}, "https://10.1.2.3:5000/v2/", ""),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8"}, "https://11.1.2.3:5000/v2/", THROUGH),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "fd00::/8,bad/8"}, "https://[fd00::1]:5000/v2/", ""),
+    ],
+)
+def test_the_proxy_for_an_address_is_the_one_that_other_programs_take(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, expected: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert proxies.proxy_for(url) == expected
+
+
+def test_a_proxy_of_another_kind_is_named_instead_of_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1080")
+
+    with pytest.raises(OSError, match=r"^SOCKS proxies are not supported, only HTTP proxies$"):
+        HttpClient().send("GET", "https://registry.example.com/v2/")
