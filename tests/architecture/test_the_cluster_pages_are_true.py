@@ -37,6 +37,8 @@ BEYOND = {
     ("events", "list"): "kinetic jobs explain",
     ("localqueues", "get"): "a queue of Kueue",
     ("localqueues", "list"): "a queue of Kueue",
+    ("podgroups", "create"): "hosts that Volcano starts together",
+    ("podgroups", "get"): "a creation whose answer was lost",
     ("workloads", "get"): "a queue of Kueue",
     ("workloads", "list"): "a queue of Kueue",
 }
