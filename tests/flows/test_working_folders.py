@@ -74,7 +74,7 @@ SPOILED = (
     *("same size and time", "another file", "an empty folder", "no file", "another mode", "a link", "at its exit"),
     *("and says that it did not", ""),
 )
-BESIDE_IT = ("an empty folder",)
+BESIDE_IT = ("another file", "an empty folder")
 BEFORE = 3  # children that change nothing: the second one compares bytes, and then the folder is known by its state
 
 
@@ -116,11 +116,6 @@ JOBS = """
     @kinetic.run(accelerator="cpu")
     def fail():
         raise ValueError(seen())
-
-    @kinetic.run(accelerator="cpu")
-    def write():
-        open("model.bin", "w").close()
-        return seen()
 
     @kinetic.run(accelerator="cpu")
     def mount(source):
@@ -241,12 +236,58 @@ def test_what_numba_has_compiled_is_found_by_the_next_jobs_until_a_source_is_edi
     assert (first, second, after_an_edit_of_data, call(), call()) == ("False", "True", "True", "False", "True")
 
 
-def test_a_folder_that_a_job_wrote_into_is_not_used_again(look) -> None:
-    first, wrote, last = look(), look("write"), look()
+WRITES = """
+    import os, pathlib, helper, kinetic
+    from jobs import seen
 
-    assert wrote.same_files(first) == first.files.keys() - {"script.py"}
-    assert last.same_files(wrote) == set()
-    assert "model.bin" not in last.files
+    @kinetic.run(accelerator="cpu")
+    def write(how):
+        names = sorted(set(os.listdir(".")) - {"__pycache__"})
+        if how == "files":
+            for name in ("model.bin", "runs/one/events", "package/checkpoint"):
+                pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+                pathlib.Path(name).touch()
+        elif how == "too many":
+            for number in range(20):
+                pathlib.Path(f"part-{number}").touch()
+        elif how == "too much":
+            with open("model.bin", "wb") as file:
+                file.truncate(65 << 20)
+        elif how == "and fails":
+            pathlib.Path("model.bin").touch()
+            raise ValueError([names, *seen()])
+        elif how == "beside it":
+            pathlib.Path("..", "precious").mkdir()
+            pathlib.Path("..", "precious", "value").touch()
+            os.symlink(os.path.join("..", "precious"), "link")
+        return [names, *seen()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "is_kept"),
+    [("files", True), ("beside it", True), ("too many", False), ("too much", False), ("and fails", False)],
+)
+def test_the_next_job_uses_a_folder_without_what_the_one_before_wrote_if_that_is_soon_removed(
+    look, project, how, is_kept
+) -> None:
+    project.write("writes.py", WRITES)
+    project.write("package/data.txt", "")
+
+    def call(how: str) -> tuple[list[str], Seen]:
+        body = f"try:\n    found = write({how!r})\nexcept ValueError as error:\n    found = error.args[0]\n"
+        names, *found = json.loads(
+            project.out(f"import json\nfrom writes import *\n{body}print(json.dumps(found))\n").splitlines()[-1]
+        )
+        return names, Seen(json.dumps(found))
+
+    names, first = call("")
+    _, wrote = call(how)
+    names_after, last = call("")
+
+    assert names_after == names
+    assert wrote.same_files(first) >= {"helper.py", "jobs.py"}
+    assert bool(last.same_files(first)) is is_kept
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -47,6 +47,7 @@ T = TypeVar("T")
 # What a decorator loads in every job. The first job of this process loads it itself, which keeps it from waiting.
 _IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.job_options", "kinetic._hardware.placement")
 _KEPT_FREE_BYTES = 1 << 30  # not spent on libraries for the next jobs
+_MOST_REMOVED_BYTES = 64 << 20  # of files that a job wrote into its working folder, while its client waits
 _BYTES_OF_LIBRARIES = 512 << 20  # for each supervisor: PyTorch holds some 250 MB when it is imported, JAX and Keras 340
 _IDLE_SECONDS = 60.0
 _IDLE_SECONDS_WITH_LIBRARIES = 600.0  # as long as an edit takes; they hold memory meanwhile
@@ -132,12 +133,14 @@ class SupervisorProcess:
         return replace(task, workspace=str(self.paths.workspace(self.name) / "work-last"), left=self._left)
 
     def keep_workspace(self, task: Task, verdict: Outcome, found: dict[str, object] | None) -> bool:
-        """Keep the working folder of a job that left it as it was, for the next one, which verifies that.
+        """Keep the working folder of a job for the next one, which verifies it; what the job wrote there is removed.
 
-        Before others hear of the end, since they may remove what the job has. ``found``: what its worker said of it.
+        ``found``: what its worker said of it.
         """
-        is_as_it_was = verdict.cause in outcomes.OF_THE_FUNCTION and not verdict.files and not task.visited.exists()
-        if not (task.workspace and found and is_as_it_was) or processes.mounts_below(task.folder):
+        is_usual = verdict.cause in outcomes.OF_THE_FUNCTION and not task.visited.exists()
+        if not (task.workspace and found and is_usual) or processes.mounts_below(task.folder):
+            return False
+        if verdict.files and not (verdict.succeeded and _remove_written(task.folder, verdict.files)):
             return False
         with contextlib.suppress(OSError):  # there is none, as its worker took it; or the job removed its own
             os.rename(task.workspace, task.folder.with_name(f"{task.folder.name}-before"))  # goes with the job
@@ -310,7 +313,7 @@ class QueueSource:
         self._is_cloud = scheduler.is_cloud(task.store_url)
         self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
         self._completion: runtime_files.CompletionWriter | None = None
-        self._is_measured = False
+        self._is_measured = self._is_kept = False
         self._report = Report()
 
     @property
@@ -481,19 +484,43 @@ class QueueSource:
     def patience_seconds(self, verdict: Outcome) -> float:
         return attempts.HOUR  # the value is on the disk of this machine
 
-    def wake_waiting(self) -> None:
+    def wake_waiting(self, tasks: Sequence[Task], verdict: Outcome | None) -> None:
         self._process.supervisor.title.reset()
+        if verdict is not None:
+            # Before it is heard of: a client that has its value removes what the job has, each file of a large project.
+            self._is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
         recovery.note_clearing(self._paths, self.task.job_id, self._process.name)
         if self._completion is not None:
             self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         self._process.learn_imports(tasks[0])
-        is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
-        recovery.tidy(self._paths, self.task.job_id, self.task, whole=is_kept or verdict.succeeded)
+        recovery.tidy(self._paths, self.task.job_id, self.task, whole=self._is_kept or verdict.succeeded)
         if created:
             self._process.notify(self.task, verdict)
+
+
+def _remove_written(folder: Path, names: Sequence[str]) -> bool:
+    """Remove the files that a job wrote into its working folder; False, where that would take long or is not all."""
+    if len(names) >= worker.FILES_NAMED:
+        return False
+    top = os.path.realpath(folder)
+    try:
+        if sum(os.lstat(f"{top}/{name}").st_size for name in names) > _MOST_REMOVED_BYTES:
+            return False
+        for name in names:
+            parent = os.path.dirname(f"{top}/{name}")
+            if os.path.realpath(parent) != parent or not f"{parent}/".startswith(f"{top}/"):
+                return False
+            os.unlink(f"{top}/{name}")
+            with contextlib.suppress(OSError):  # there is something else in it
+                while parent != top:
+                    os.rmdir(parent)
+                    parent = os.path.dirname(parent)
+    except OSError:  # the next job would see what is left, and unpacks its project anew
+        return False
+    return True
 
 
 def _free_address() -> str:

@@ -568,7 +568,7 @@ class PodSource:
             self._said = words
             say(f"{words}; it is tried again")
 
-    def wake_waiting(self) -> None: ...
+    def wake_waiting(self, tasks: Sequence[Task], verdict: Outcome | None) -> None: ...
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one host
         if self.task.hosts > 1:

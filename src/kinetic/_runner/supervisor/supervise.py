@@ -96,8 +96,8 @@ class Source(JobControl, Protocol):
     def patience_seconds(self, verdict: Outcome) -> float:
         """Return how long a verdict waits for its store."""
 
-    def wake_waiting(self) -> None:
-        """Wake whatever waits for the job: no worker runs any more."""
+    def wake_waiting(self, tasks: Sequence[Task], verdict: Outcome | None) -> None:
+        """Wake whatever waits for the job: no worker runs any more; ``verdict``: the one of this attempt, if any."""
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         """Clean up; the outcome is in the store: this verdict if it was ``created``, else another one."""
@@ -149,10 +149,11 @@ class Supervisor:
             return
         step("supervisor:marked-running")
         self._reserve.hold(source.store)
+        sealed: tuple[Outcome, bool] | None = None
         try:
             sealed = self._run_to_verdict(source, note, tasks)
         finally:
-            source.wake_waiting()
+            source.wake_waiting(tasks, sealed[0] if sealed else None)
         step("supervisor:told")
         if sealed is not None:
             verdict, created = sealed

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 T = TypeVar("T")
-_FILES_NAMED = 20
+FILES_NAMED = 20
 _OURS = frozenset({DATA, DEVICES, EXTRACT, INSTALL, VERIFICATION})  # phases in which no code of the user runs
 _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
 _FEW_MODULES = 40  # new ones, below which no process imports them for the next job: a twentieth of a second
@@ -581,7 +581,7 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
             where = f"{which} kept for 24 h in {task.folder}" if keeps else f"{which} not kept"
             hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
             process_setup.write_to_log(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
-        return found[:_FILES_NAMED]
+        return found[:FILES_NAMED]
     except Exception:  # noqa: BLE001 - a module that user code patched; the value counts more than these names
         return []
 

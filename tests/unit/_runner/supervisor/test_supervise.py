@@ -98,7 +98,7 @@ class ListSource:
     def patience_seconds(self, verdict):
         return 0.0
 
-    def wake_waiting(self):
+    def wake_waiting(self, tasks, verdict):
         self.told.append("let go")
 
     def finish(self, tasks, verdict, *, created):
