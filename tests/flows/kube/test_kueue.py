@@ -146,6 +146,32 @@ def test_a_job_that_follows_another_is_not_started_by_kueue_before_that_has_ende
     assert own["spec"]["queueName"] == queues[-1]
 
 
+def test_who_may_not_read_queues_keeps_what_waits_out_of_the_default_one(
+    clients: Any, machine: str, home: Path, tmp_path: Path, shared: Path, queue: Queue, site: Any, monkeypatch: Any
+) -> None:
+    queue("default", is_named=False)
+    where = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{site.namespace}/rolebindings"
+    subject = {"kind": "ServiceAccount", "name": "editor", "namespace": site.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    site.put("serviceaccounts", {"metadata": {"name": "editor"}})
+    site.api.create(where, {"metadata": {"name": "editor"}, "roleRef": role, "subjects": [subject]})
+    token = site.put("serviceaccounts/editor/token", {"spec": {}})["status"]["token"]
+    endpoint = site.plane.client._replace(token=token)
+    monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "editor.yaml")))
+
+    first, follower = clients.run(
+        f"from one import add, talk\nfirst = {TALK.format(until=str(shared / 'go'))}\n"
+        "follower = add.run_async(first, 3)\ntell((first.job_id, follower.job_id))"
+    )
+    site.running(first)
+
+    (made,) = site.jobs(follower)
+    assert made["spec"]["suspend"]
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "kinetic-none"
+    (shared / "go").touch()
+    assert clients.run(f"import kinetic\ntell(kinetic.attach({follower!r}).result())") == 4
+
+
 def test_no_pod_is_kept_warm_where_kueue_admits_each_job(clients: Any, machine: str, queue: Queue, site: Any) -> None:
     queue("default", is_named=False)
 

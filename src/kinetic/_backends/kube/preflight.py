@@ -29,7 +29,7 @@ from kinetic._backends.kube.client import (
     Kind,
     response_json,
 )
-from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector, placed
+from kinetic._backends.kube.job_manifests import NODE_POOL, QUEUE_LABEL, node_selector, placed
 from kinetic._config.options import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import CLOUDS, PUBLIC_VARIABLES
@@ -231,8 +231,24 @@ def _check_queue(client: Client, name: str) -> Sequence[str]:
 def default_queue(client: Client) -> str:
     """Return the LocalQueue into which Kueue puts jobs of the namespace that name none; "" where there is none."""
     kind = discovery.served(client, LOCAL_QUEUE)
-    is_there = kind is not None and _exists(client, kind, _DEFAULT_QUEUE, absent_seconds=discovery.SHORT_SECONDS)
+    if kind is None:
+        return ""
+    is_there = _exists(client, kind, _DEFAULT_QUEUE, absent_seconds=discovery.SHORT_SECONDS)
+    if is_there is None:  # the role "edit" is for what comes with Kubernetes
+        cache = discovery.cache_of(client)
+        return cache.ask("default queue", lambda: _queue_of_others(client), lambda _: discovery.SHORT_SECONDS)
     return _DEFAULT_QUEUE if is_there else ""
+
+
+def _queue_of_others(client: Client) -> str:
+    """Return the queue that Kueue gives a Job that names none, by a dry run; "" for none, or unknown."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}
+    probe = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "kinetic-check-"}}
+    try:
+        made = client.create(JOB, {**probe, "spec": {"suspend": True, "template": {"spec": pod}}}, dry_run=True)
+    except (AccessDeniedError, LaunchError):  # a rule of the cluster for all Jobs
+        return ""
+    return str((made["metadata"].get("labels") or {}).get(QUEUE_LABEL) or "")
 
 
 # What a message calls a kind, and the variable that names such an object.

@@ -428,6 +428,23 @@ def test_a_queue_is_looked_for_in_a_version_that_is_served(cluster, client, vers
     assert check(client, place("cpu"), ClusterSettings(queue="team-a")) == ()
 
 
+@pytest.mark.parametrize(
+    ("made", "queue"),
+    [
+        (page({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}}, 201), "default"),
+        (page({"metadata": {}}, 201), ""),
+        (refusal(403, "every Job needs a team", "Forbidden"), ""),
+    ],
+    ids=["there", "not there", "not known"],
+)
+def test_a_default_queue_that_may_not_be_read_is_found_by_what_a_job_gets(cluster, client, made, queue: str) -> None:
+    cluster.groups["kueue.x-k8s.io"] = ["v1beta1"]
+    cluster.answers["/localqueues/default"] = refusal(403, "forbidden", "Forbidden")
+    cluster.answers["/jobs"] = made
+
+    assert preflight.default_queue(client) == queue
+
+
 def test_each_volume_claim_must_exist_and_is_asked_for_once(cluster, client) -> None:
     settings = ClusterSettings(volume_claims=(VolumeClaim("/a", "sets"), VolumeClaim("/b", "sets", "part")))
     lacks = refused(client, settings)
