@@ -40,7 +40,7 @@ _TAINTS = "if the job may run there, name the taint in KINETIC_TOLERATIONS, as i
 # Taints of nodes that are not ready (any more), and others that no job should tolerate: of the control plane, and
 # of another accelerator.
 _PASSING = r"node(?:\.cloudprovider)?\.kubernetes\.io/|ToBeDeletedByClusterAutoscaler|karpenter\.sh/"
-_OF_OTHERS = rf"{_PASSING}|node-role\.kubernetes\.io/|(?:google|nvidia)\.com/"
+NOT_TOLERATED = rf"{_PASSING}|node-role\.kubernetes\.io/|(?:google|nvidia)\.com/"
 _NODES = "{list_nodes} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
 _ADMISSION = (
@@ -162,7 +162,7 @@ SCHEDULING = (
         "all nodes reach in KINETIC_VOLUME_CLAIMS", stuck=True),
     Pattern(
         "no-node-matches",
-        rf"(?:untolerated|had) taint (?P<taint>\{{(?!{_OF_OTHERS})[^}}]*\}})",
+        rf"(?:untolerated|had) taint (?P<taint>\{{(?!{NOT_TOLERATED})[^}}]*\}})",
         "no node of this cluster accepts the job: some are reserved by {taint}",
         f"{_TAINTS}; otherwise: {_NODES}", stuck=True),
     Pattern(

@@ -7,6 +7,7 @@ sends none. What the cluster does not let us read is assumed to be right.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,6 @@ _VOLCANO = "volcano"  # what Volcano's scheduler is called, unless its administr
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
-_OF_KUBERNETES = "node.kubernetes.io/"  # the taints of a node that is cordoned, or not ready
 
 
 def check(
@@ -490,7 +490,9 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
             for node in _nodes(client, labels, PAGE):
                 labelled += 1
                 if taint := _taint_against(node, placement):
-                    reserved += not taint.startswith(_OF_KUBERNETES)
+                    from kinetic._backends.kube.event_patterns import NOT_TOLERATED  # many nodes have no taint
+
+                    reserved += re.match(NOT_TOLERATED, taint) is None
                 else:
                     fitting += _room_in(node, placement)
                 if fitting >= placement.hosts:

@@ -525,8 +525,11 @@ def test_node_pools_are_not_asked_for_where_the_nodes_suffice(cluster, client) -
     assert notes(client, "gpu-l4", pools=lambda: pytest.fail("asked")) == ()
 
 
-def test_a_node_without_its_chips_or_with_a_taint_is_not(cluster, client) -> None:
-    away = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+@pytest.mark.parametrize(
+    "key", ["node.kubernetes.io/unschedulable", "node.cloudprovider.kubernetes.io/uninitialized", "google.com/tpu"]
+)
+def test_a_node_without_its_chips_or_with_a_taint_is_not(cluster, client, key: str) -> None:
+    away = [{"key": key, "effect": "NoSchedule"}]
     cluster.nodes = [node(nvidia_gpu="0"), node(), node(nvidia_gpu="1", taints=away)]
 
     (said,) = notes(client, "gpu-l4")
