@@ -52,14 +52,53 @@ NO_SHARED_MEMORY = """
     REFUSING(mmap64, off64_t)
 """
 
+QUOTA = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <errno.h>
+    #include <limits.h>
+    #include <stdio.h>
+    #include <string.h>
+    #include <unistd.h>
+
+    static int refused(int fd) {
+        char link[64], path[PATH_MAX];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, path, sizeof path - 16);
+        if (length < 7 || memcmp(path + length - 7, ".db-wal", 7) != 0) return 0;
+        strcpy(path + length - 7, ".reserve");
+        return access(path, F_OK) == 0;
+    }
+
+    #define REFUSING(name, offset)                                                        \\
+        ssize_t name(int fd, const void *data, size_t size, offset at) {                  \\
+            ssize_t (*next)(int, const void *, size_t, offset) = dlsym(RTLD_NEXT, #name); \\
+            if (refused(fd)) { errno = EDQUOT; return -1; }                               \\
+            return next(fd, data, size, at);                                              \\
+        }
+
+    REFUSING(pwrite, off_t)
+    REFUSING(pwrite64, off64_t)
+"""
+
 
 @pytest.fixture
 def no_shared_memory(project: Any, tmp_path: Path) -> str:
     """Return a library that lets every process see file systems as many shared ones are: no memory through a file."""
+    return _library(project, NO_SHARED_MEMORY, tmp_path / "refuse.so")
+
+
+@pytest.fixture
+def quota(project: Any, tmp_path: Path) -> str:
+    """Return a library with which a quota is used up as long as the queue keeps its reserve."""
+    return _library(project, QUOTA, tmp_path / "quota.so")
+
+
+def _library(project: Any, code: str, library: Path) -> str:
     compiler = shutil.which("cc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("needs Linux and a C compiler")
-    source, library = project.write("../refuse.c", NO_SHARED_MEMORY), tmp_path / "refuse.so"
+    source = project.write(f"../{library.stem}.c", code)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, capture_output=True)
     return str(library)
 
@@ -256,6 +295,18 @@ def test_a_job_that_fills_the_disk_with_its_files_or_its_log_can_be_seen_and_rem
     assert _free(disk) > 20_000_000
     clients.until.touch()
     assert clients.collect(clients.submit())["file"]
+
+
+def test_the_queue_takes_the_room_of_its_reserve_where_a_quota_is_used_up(clients: Any, quota: str) -> None:
+    clients.until.touch()
+    first = clients.submit()
+    clients.collect(first)
+    assert [*clients.home.glob("run/*/queue.reserve")]
+
+    second = clients.submit(LD_PRELOAD=quota)
+
+    assert not [*clients.home.glob("run/*/queue.reserve")]
+    assert clients.collect(second)["file"]
 
 
 def test_a_queue_that_no_process_has_open_is_opened_on_a_disk_that_others_have_filled(

@@ -335,12 +335,18 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 
 def _is_full(error: BaseException) -> bool:
-    """Return whether the disk has no room: for a page, or for the file beside the database that processes share."""
+    """Return whether the disk has no room: for a page, or for the file beside the database that processes share.
+
+    Where a quota is used up, SQLite speaks of a write that failed, as where the disk is broken: there, it fails again.
+    """
     code = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+    more = {sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE}
+    return code & 0xFF == sqlite3.SQLITE_FULL or code in more
 
 
 def _why(error: BaseException) -> str:
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE:
+        return f"{error}, or a quota is used up"
     return os.strerror(errno.ENOSPC) if _is_full(error) else str(error)
 
 
