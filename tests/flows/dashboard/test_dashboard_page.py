@@ -376,7 +376,7 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(scheme, sto
             shown.get_by_role("button", name="notes.txt").click()
             shown.get_by_text("hello").wait_for()
             shown.get_by_role("img", name="GPU memory over").wait_for()
-        for width in (1280, 768, 360):
+        for width in (1280, 768, 360, 320):
             shown.set_viewport_size({"width": width, "height": 800})
             shown.wait_for_timeout(100)  # one more frame
             found = shown.evaluate("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
@@ -384,6 +384,27 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(scheme, sto
             told += [(path, width)] if shown.evaluate("document.documentElement.scrollWidth > innerWidth") else []
     page.wrong[:] = [text for text in page.wrong if "404" not in text]  # the job that does not exist
     assert told == []
+
+
+def test_the_words_above_a_narrow_page_stay_on_one_line_also_when_it_is_not_connected(stored, dashboard, page):
+    served = dashboard()
+    shown = page(served, width=320)
+    shown.get_by_text("There are no jobs yet.").wait_for()
+    connected = shown.evaluate(LINES)
+
+    served.end()
+    shown.get_by_text("the dashboard does not answer").wait_for()
+
+    assert [connected, shown.evaluate(LINES)] == [[1, 1]] * 2
+    assert not shown.evaluate("document.documentElement.scrollWidth > innerWidth")
+    page.wrong.clear()  # the browser says, too, that it is not connected
+
+
+LINES = """() => [...document.querySelectorAll('nav a')].map((link) => {
+  const words = document.createRange();
+  words.selectNodeContents(link);
+  return new Set([...words.getClientRects()].map((each) => each.top)).size;
+})"""
 
 
 def test_the_colors_follow_the_system_until_one_is_chosen_and_the_choice_stays(stored, dashboard, page):
