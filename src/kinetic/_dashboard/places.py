@@ -123,10 +123,15 @@ class Place:
         return found, [job.job_id for job in job_list.newest_first(live, past) if job.job_id in found]
 
     def handle_of(self, job_id: str) -> JobHandle | None:
-        """Return the handle of a job that is shown; None of a removed one whose page does not say enough."""
+        """Return the handle of a job that is shown; None of a removed one whose page does not say enough.
+
+        Of a cancelled job the list shows its page of the history, while its record and its log are in the store.
+        """
         known = self.jobs.get(job_id)
         if known is None or known.handle is not None:
             return known.handle if known is not None else None
+        with contextlib.suppress(KineticError):
+            return find.handle_of(locate.read_job(self.store, job_id))
         page = locate.read_page(self.store, job_id)
         job = find.record_in_history(self.store, page) if page is not None else None
         return find.handle_of(job) if job is not None else None

@@ -130,6 +130,20 @@ def test_a_running_job_is_cancelled_and_one_that_has_ended_says_so(project, dash
     assert job_id in again["told"]
 
 
+def test_a_job_that_was_cancelled_has_its_reason_and_its_log(project, dashboard, wait_until):
+    job_id = submit(project, "print(slow.run_async('/nowhere').job_id)")
+    wait_until(lambda: "begun" in project.kinetic("jobs", "logs", job_id).stdout, "its first line")
+    project.kinetic("jobs", "cancel", job_id)
+    served = dashboard()
+
+    page = served.get(f"/jobs/{job_id}")
+    _, _, log = served.ask(f"/api/v1/jobs/{job_id}/log?start=0")
+
+    assert (page["job"]["status"], page["explanation"]["what"]) == ("CANCELLED", "it was cancelled; its log is kept")
+    assert log == b"begun\n"
+    assert served.post(f"/jobs/{job_id}/cancel")["told"] == f"{job_id} was cancelled before"
+
+
 def test_a_batch_has_rows_values_and_a_retry_that_outlives_the_dashboard(project, dashboard, wait_until):
     group = submit(project, "b = odd.run_async_map([0, 1, 2]); b.wait(); print(b.group_id)").splitlines()[-1]
     served = dashboard()
