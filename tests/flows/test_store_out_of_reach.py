@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
+from servers.http11 import Answer, Request, Server
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.queue import JobRow
@@ -222,3 +223,28 @@ def stopped_with_a_term(pid: int) -> list[int]:
         return [pid]
     waiting = sum(int(line.split()[1], 16) for line in lines if line.startswith(("ShdPnd:", "SigPnd:")))
     return [pid] if waiting >> (signal.SIGTERM - 1) & 1 else []
+
+
+def test_a_bucket_behind_the_clients_proxy_is_reached_by_its_jobs_as_well(
+    project: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = GcsServer().start()
+    server.bucket("jobs-of-a-test")
+
+    def pass_on(request: Request) -> Answer:
+        return server.answer(request._replace(path=request.path.removeprefix("http://store.invalid")))
+
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://store.invalid")
+    monkeypatch.setenv("KINETIC_STORE", "gs://jobs-of-a-test")
+    project.write("script.py", SCRIPT)
+    project.write("collect.py", COLLECT)
+    go = home.parent / "go"
+    go.touch()
+    with contextlib.closing(server), contextlib.closing(Server(pass_on).start()) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+
+        job_id = project.run("script.py", str(home.parent / "begun"), str(go)).stdout.strip()
+
+        assert project.run("collect.py", job_id).stdout == "computed once\n"

@@ -296,7 +296,7 @@ def apply_template(template: Mapping[str, Any]) -> None:
 _NAMES = frozenset(  # a string is read more easily than sixty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
-    "http_proxy https_proxy no_proxy XLA_FLAGS "
+    "ALL_PROXY http_proxy https_proxy no_proxy all_proxy XLA_FLAGS "
     # Where libraries keep what they have fetched, on this machine: else a job fetches it again, into the home folder.
     "HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_ENDPOINT HF_HUB_OFFLINE TRANSFORMERS_CACHE SENTENCE_TRANSFORMERS_HOME "
     "TORCH_HOME KERAS_HOME TFDS_DATA_DIR TFHUB_CACHE_DIR NLTK_DATA TIKTOKEN_CACHE_DIR SCIKIT_LEARN_DATA MPLCONFIGDIR "
