@@ -357,12 +357,12 @@ def named_project(given: str | None) -> str:
     """Return the project that an option, a variable, the profile or the login names; "" for none."""
     from kinetic._config import profiles
     from kinetic._config.options import read_variable
-    from kinetic._google import login
+    from kinetic._google import default_credentials
 
     environ = os.environ
     profile = profiles.choose(environ).profile
     found = given or read_variable("KINETIC_PROJECT", environ) or getattr(profile, "project", "")
-    return str(found or environ.get("GOOGLE_CLOUD_PROJECT") or login.credentials_project(environ) or "")
+    return str(found or environ.get("GOOGLE_CLOUD_PROJECT") or default_credentials.project_of(environ) or "")
 
 
 def google_project(given: str | None, *, asks: bool = False) -> str:

@@ -18,7 +18,7 @@ from kinetic._cluster.project_apis import BILLING, COMPUTE, CONTAINER, PROJECTS,
 from kinetic._cluster.resource import KUBERNETES_MARK, Setup, Spec
 from kinetic._cluster.storage import OBJECT_ROLE, pod_member
 from kinetic._config import cluster as cluster_settings
-from kinetic._google import api, clusters, login
+from kinetic._google import api, clusters, default_credentials, login
 from kinetic._google.api import ApiError, Page
 from kinetic._google.locations import region_of
 from kinetic._hardware import Placement, place
@@ -110,7 +110,7 @@ class ClusterChecks:
 
     def _login(self) -> str:
         self.apis.tokens.get()
-        file = login.credentials_file(self._environ)
+        file = default_credentials.file_of(self._environ)
         return f"there is a login in {file}" if file else "there is a login of this machine"
 
     def _is_project(self) -> str:

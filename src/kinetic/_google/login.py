@@ -7,15 +7,14 @@ identity and key files included.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetic._google import default_credentials
 from kinetic._wire import NamedTuple
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
@@ -115,38 +114,9 @@ class Tokens:
         return self._credentials
 
 
-def credentials_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the file with application default credentials, or None when there is none."""
-    named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if named:
-        return Path(named)
-    folder = Path(environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud")
-    written = folder / "application_default_credentials.json"
-    return written if written.is_file() else None
-
-
 def token_source(environ: Mapping[str, str]) -> Callable[[str], str] | None:
     """Return what gives access tokens, see ``Tokens.get``; None where this machine has no login."""
-    return Tokens(environ).get if credentials_file(environ) else None
-
-
-def credentials_kind(environ: Mapping[str, str]) -> str:
-    """Return what kind of login the file of our credentials is, as in "authorized_user"; "" where it cannot be read."""
-    return str(_read(credentials_file(environ)).get("type") or "")
-
-
-def credentials_project(environ: Mapping[str, str]) -> str:
-    """Return the project that the file of our credentials names, "" for none."""
-    page = _read(credentials_file(environ))
-    return str(page.get("project_id") or page.get("quota_project_id") or "")
-
-
-def _read(file: Path | None) -> dict[str, Any]:
-    try:
-        page = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError):
-        return {}
-    return page if isinstance(page, dict) else {}
+    return Tokens(environ).get if default_credentials.file_of(environ) else None
 
 
 def _find_credentials(environ: Mapping[str, str]) -> Credentials:
@@ -159,7 +129,7 @@ def _find_credentials(environ: Mapping[str, str]) -> Credentials:
         from google.auth.exceptions import GoogleAuthError, TransportError
     except ImportError as error:
         raise CredentialsError(
-            f"the login in {credentials_file(environ)} cannot be used here",
+            f"the login in {default_credentials.file_of(environ)} cannot be used here",
             why=f"it needs google-auth, which is missing: {error}",
             next="pip install google-auth; in an image of your own, add the line RUN pip install google-auth",
         ) from error
@@ -170,7 +140,7 @@ def _find_credentials(environ: Mapping[str, str]) -> Credentials:
         "request": _send_while_loading,
         "quota_project_id": environ.get("GOOGLE_CLOUD_QUOTA_PROJECT"),
     }
-    file = credentials_file(environ)
+    file = default_credentials.file_of(environ)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a user's own login counts against another project's quota
         try:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from kinetic._config import home
 from kinetic._config.options import read_variable
-from kinetic._google import api, builds, login
+from kinetic._google import api, builds, default_credentials, login
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Build, Source
@@ -214,7 +214,7 @@ def connect(project: str, zone: str, repository: str, store: Store, environ: Map
         )
     if not project:
         raise _unavailable("there is no Google Cloud project", "export KINETIC_PROJECT=your-project")
-    if login.credentials_file(environ) is None:
+    if default_credentials.file_of(environ) is None:
         raise _unavailable("this machine has no login for Google Cloud", login.LOGIN)
     found = _ZONE.fullmatch(zone)
     service = Service(builds.API, login.Tokens(environ), parallel.Retry(), environ=environ)

@@ -21,7 +21,7 @@ from typing import Any
 
 from kinetic._config import home
 from kinetic._config.target import Target
-from kinetic._google import login
+from kinetic._google import default_credentials, login
 from kinetic._images import builder_project, bundled, cloud_build, image, pod_build
 from kinetic._images.builders import (
     CollectedError,
@@ -83,7 +83,7 @@ def remote_builders(
 ) -> list[RemoteBuilder]:
     """Return who can build the image of a job besides this machine, the preferred one first."""
     pod = PodBuilder(functools.partial(_submit_build, submit, options), store, os.environ)
-    if login.credentials_file(os.environ) is None or not store.url.startswith("gs://"):
+    if default_credentials.file_of(os.environ) is None or not store.url.startswith("gs://"):
         return [pod]
     cloud = cloud_build.CloudBuilder(
         lambda repository: cloud_build.connect(target.project.value, target.zone.value, repository, store, os.environ),

@@ -79,13 +79,15 @@ def google_login() -> dict[str, Any]:
     """Return what obstore is told of a login that it does not find or cannot read: federated, impersonated, moved."""
     if any(map(os.environ.get, _GOOGLE_KEYS)):
         return {}
-    from kinetic._google import login
+    from kinetic._google import default_credentials
 
-    kind = login.credentials_kind(os.environ)
+    kind = default_credentials.kind_of(os.environ)
     if kind in _READ_BY_OBSTORE and os.environ.get("CLOUDSDK_CONFIG"):
-        return {"config": {"application_credentials": str(login.credentials_file(os.environ))}}
+        return {"config": {"application_credentials": str(default_credentials.file_of(os.environ))}}
     if not kind or kind in _READ_BY_OBSTORE:
         return {}
+    from kinetic._google import login  # few pods have such a login
+
     tokens = login.Tokens(os.environ)
 
     def credential() -> dict[str, Any]:

@@ -113,9 +113,9 @@ def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) ->
     if where.context and where.context != IN_CLUSTER:
         files = [*kubeconfig.files(environ)]
     elif where.project and not where.context:
-        from kinetic._google import login
+        from kinetic._google import default_credentials
 
-        files = [login.credentials_file(environ)]
+        files = [default_credentials.file_of(environ)]
     key = (where, values, _stamps(files))
     with _clients.lock:
         if key not in _clients.slots:
@@ -202,9 +202,9 @@ def pools_of(where: ClusterAddress, environ: Mapping[str, str]) -> NodePools | N
 
 def _google(environ: Mapping[str, str]) -> tuple[Service, Tokens]:
     """Return the container API and its tokens; no request is sent yet."""
-    from kinetic._google import api, clusters, login
+    from kinetic._google import api, clusters, default_credentials, login
 
-    key = (_values(environ), _stamps([login.credentials_file(environ)]))
+    key = (_values(environ), _stamps([default_credentials.file_of(environ)]))
     with _clients.lock:
         if key not in _clients.google:
             tokens = login.Tokens(environ)
