@@ -38,7 +38,7 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows its content as the 
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 SLICE_VARIABLE = "JOBSET_JOB_INDEX"  # which slice of several this host is in: its own number begins at 0 in each
 POD_VARIABLE = "LWS_POD_UID"  # in the pods of a LeaderWorkerSet, which have the same names when they begin again
-LEADER_VARIABLE = "LWS_LEADER_ADDRESS"  # its controller's name of the first host
+LEADER_VARIABLE = "SLICE_LEADER"  # in the pods of several hosts: the name of the first one
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
 MORE_MEMORY = (
     "ask for more memory where resources is set, or use less at once: "

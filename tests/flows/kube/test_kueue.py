@@ -197,3 +197,40 @@ def test_a_slice_enters_its_queue_as_a_whole(
     assert site.pods_of(second) == []
     (shared / "go").touch()
     clients.run(f"import kinetic\ntell([kinetic.attach(each).result() for each in {[first, second]!r}])")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["JobSet", "Indexed Job"])
+def test_a_slice_that_is_preempted_begins_again_as_a_whole_as_its_next_attempt(
+    clients: Any,
+    machines: Any,
+    shared: Path,
+    queue: Queue,
+    urgent: str,
+    site: Any,
+    kinetic: Any,
+    plane: Any,
+    monkeypatch: Any,
+    kind: str,
+) -> None:
+    if kind == "Indexed Job":
+        plane.proxy.hide("jobset.x-k8s.io")
+        plane.proxy.hide("leaderworkerset.x-k8s.io")
+    queue("team")
+    clients.project.write("team.py", TEAM)
+    machines()
+    machines(pool=1)
+    low = clients.run("from team import again\ntell(again.run_async(words[0]).job_id)", str(shared))
+    for host in (0, 1):
+        wait_for(f"host {host}", (shared / f"host-{host}-attempt-0").exists)
+    monkeypatch.setenv("KINETIC_PRIORITY_CLASS", urgent)
+
+    assert clients.run("from team import report\ntell(report())") == {"host": 0, "attempt": 0}
+
+    assert clients.run("tell(kinetic.attach(words[0]).result(cleanup=False, timeout=120))", low) == 1
+    assert {path.name for path in shared.iterdir()} == {f"host-{host}-attempt-{at}" for host in (0, 1) for at in (0, 1)}
+    for attempt in (0, 1):
+        log = kinetic("jobs", "logs", low, "--attempt", str(attempt), "--host", "all").out
+        assert [line for line in log.splitlines() if "attempt" in line] == [
+            f"[host {host}] attempt {attempt}" for host in (0, 1)
+        ]

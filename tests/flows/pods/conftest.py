@@ -204,6 +204,12 @@ def start_all(slices: Pods) -> list[subprocess.Popen[str]]:
     return [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT="0") for host in range(3)]
 
 
+def wait_for_line(pod: subprocess.Popen[str], words: str) -> None:
+    """Read what a pod prints until a line has some words."""
+    assert pod.stdout is not None
+    assert any(words in line for line in iter(pod.stdout.readline, ""))
+
+
 def ends_of(hosts: list[subprocess.Popen[str]]) -> list[int]:
     for host in hosts:
         host.communicate(timeout=60)

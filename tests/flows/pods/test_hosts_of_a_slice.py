@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import pytest
 from waiting import until
 
 from kinetic._wire import digests, documents, inspection, keys
-from kinetic._wire.outcomes import Outcome
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
-from .conftest import HOST, JOB, KEY, Pods, act, ends_of, start_all
+from .conftest import HOST, JOB, KEY, Pods, act, ends_of, start_all, wait_for_line
 
 
 def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
@@ -128,13 +129,21 @@ def word_of(host: int, word: str, key: bytes = KEY) -> str:
 
 
 def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:
-    act(slices, "return os.environ['KINETIC_ATTEMPT']")
+    act(slices, "if os.environ['KINETIC_ATTEMPT'] == '0':\n    time.sleep(60)\nreturn os.environ['KINETIC_ATTEMPT']")
 
-    hosts = [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT="2") for host in range(3)]
+    def started(restarts: int) -> list[subprocess.Popen[str]]:
+        number = str(restarts)
+        return [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT=number) for host in (2, 1, 0)]
 
-    assert ends_of(hosts) == [0, 0, 0]
-    assert slices.value() == "2"
-    assert slices.outcome().attempt == 2
+    first = started(0)
+    until(lambda: all(slices.store.size(word_of(host, "begun")) is not None for host in range(3)))
+    for each in first:
+        each.send_signal(signal.SIGTERM)
+
+    assert ends_of(first) == [INFRASTRUCTURE_EXIT] * 3
+    assert ends_of(started(1)) == [0, 0, 0]
+    assert slices.value() == "1"
+    assert slices.outcome().attempt == 1
 
 
 @pytest.mark.parametrize("word", ["failed", "preempted", "succeeded"])
@@ -168,10 +177,6 @@ def test_the_verdict_of_a_slice_has_the_digests_of_the_logs_of_all_its_hosts(sli
 def start_group(slices: Pods, group: str, hosts: Sequence[int]) -> dict[int, subprocess.Popen[str]]:
     """Start hosts as a LeaderWorkerSet does: their pods have the same names again, and it counts nothing."""
     return {host: slices.start(LWS_WORKER_INDEX=str(host), LWS_POD_UID=f"{group}-{host}") for host in hosts}
-
-
-def wait_for_line(pod: subprocess.Popen[str], words: str) -> None:
-    assert any(words in line for line in iter(pod.stdout.readline, ""))
 
 
 def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_before_stay(
@@ -215,6 +220,8 @@ def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_b
 def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_does_not_wait_for_it(slices: Pods) -> None:
     slices.tell(hosts=2)
     act(slices, "return host")
+    leader = AttemptNote(JOB, 0, "machine", time.time(), "", "3.11", {"restarts": 0})
+    slices.store.put(leader.key, leader.to_bytes(KEY))
     other = slices.start(JOB_COMPLETION_INDEX="1", JOBSET_RESTART_ATTEMPT="0")
     until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from importlib import metadata
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from servers.moto_s3 import MotoServer
 from waiting import until
 
 from kinetic._stores import open_store
-from kinetic._wire import keys
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
-from .conftest import JOB, NO_OBSTORE, WAITS, Bucket, Pods, ends_of
+from .conftest import NO_OBSTORE, WAITS, Bucket, Pods, ends_of, wait_for_line
 
 
 def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
@@ -110,7 +108,7 @@ def test_a_job_that_cannot_fetch_what_it_needs_fails_with_the_fourth_attempt_and
         for host in reversed(range(hosts)):
             started.append(cloud_pods.start(JOB_COMPLETION_INDEX=str(host), **count))
             if leader_is_late and host:
-                until(lambda at=attempt: re.search("preempted|failed", str(cloud_pods.keys_below(keys.hosts(JOB, at)))))
+                wait_for_line(started[-1], "host 0 has not begun yet")
         codes += [ends_of(started)]
 
     outcome = cloud_pods.outcome()

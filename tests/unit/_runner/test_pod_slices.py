@@ -33,7 +33,7 @@ class Host:
     def __init__(self) -> None:
         self.did: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None
-        self.settings = SimpleNamespace(grace_seconds=60.0)
+        self.settings = SimpleNamespace(grace_seconds=60.0, warm="")
         self.peers = SimpleNamespace(report=lambda *_: self.did.append("told"))
 
     def in_background(self, task: Callable[[], object]) -> None:
@@ -122,9 +122,17 @@ class Group:
     def __init__(self) -> None:
         self.store = MemoryStore("group")
 
-    def claim(self, number: int, pod: str, *, leader: str = "", meanwhile: Callable[[], object] = bool) -> Any:
+    def claim(
+        self,
+        number: int,
+        pod: str,
+        *,
+        leader: str = "",
+        restarts: int | None = None,
+        meanwhile: Callable[[], object] = bool,
+    ) -> Any:
         host: Any = Host()
-        host.store, host.place, host.meanwhile = self.store, SimpleNamespace(host=number), meanwhile
+        host.store, host.place, host.meanwhile = self.store, SimpleNamespace(host=number, restarts=restarts), meanwhile
         host.environ = {POD_VARIABLE: pod, LEADER_VARIABLE: leader}
         note = AttemptNote("job", 0, "machine", 1.0, "", "3.11", {"host": number})
         found = rendezvous.claim_in_group(host, note, KEY)
@@ -169,6 +177,14 @@ def test_a_host_that_never_began_in_the_group_before_knows_its_leader_by_the_add
     assert group.claim(1, "first-1", leader="127.0.0.1")[1].attempt == 0
 
 
+def test_a_host_joins_no_attempt_of_another_restart_of_its_set(group: Group) -> None:
+    group.claim(0, "", restarts=0)
+
+    host, found = group.claim(1, "", restarts=1, meanwhile=lambda: group.claim(0, "", restarts=1))
+
+    assert (found.attempt, host.did) == (1, ["waited for the group"])
+
+
 def test_a_leader_whose_container_is_started_again_waits_for_the_end_of_its_pod(group: Group) -> None:
     group.claim(0, "first-0")
 
@@ -179,7 +195,7 @@ def test_a_leader_whose_container_is_started_again_waits_for_the_end_of_its_pod(
 
 
 def test_a_host_that_joined_the_group_before_leaves_once_there_is_another(host: Any) -> None:
-    host.settings.holds, host.is_settled, host.is_replaced = True, False, lambda: True
+    host.is_settled, host.is_replaced = False, lambda: True
     host.leave = lambda why, *_: host.did.append(f"left: {why}")
     ended: Any = SimpleNamespace(body=None)
 

@@ -278,7 +278,7 @@ class PodSource:
             self.code = FAILED_EXIT
 
     def claim(self, key: bytes) -> AttemptNote | None:
-        """Make the next attempt ours; of several hosts all have the number of their set's restarts, if it has one."""
+        """Make the next attempt ours; the hosts of a slice join that of the first one."""
         task, host = self.task, self.place.host
         if self.settings.warm or self.settings.was_assigned:
             from kinetic._runner.pod import warm_task  # most pods have one job
@@ -311,7 +311,7 @@ class PodSource:
         return found
 
     def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote | None:
-        if self.settings.holds:
+        if not self.settings.warm:
             from kinetic._runner.pod import rendezvous  # most jobs have one host
 
             return rendezvous.claim_in_group(self, note, key)
@@ -430,7 +430,14 @@ class PodSource:
         self.is_settled = self.store.size(keys.result(self.task.job_id)) is not None or self.is_settled
         if others := self._others():
             others.start_if_compiled()
-        return self.is_settled or ((self.task.hosts == 1 or self.settings.holds) and self.is_replaced())
+        return self.is_settled or (self._may_be_replaced and self.is_replaced())
+
+    @property
+    def _may_be_replaced(self) -> bool:
+        """Whether another attempt may have begun; a host that hears of its leader is in that one's attempt."""
+        if self.task.hosts == 1:
+            return True
+        return self.place.host > 0 and not self.settings.warm and not (self._notifier and self._notifier.is_connected)
 
     def _others(self) -> Others | None:
         """Return the children of the batch that wait for what this one compiles; None where there are none."""

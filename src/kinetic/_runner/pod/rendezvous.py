@@ -56,7 +56,8 @@ _RING = b"."
 _CONNECT_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
-_POD, _LEADER = "pod_uid", "address"  # in the note of an attempt of a group: the leader's pod, and where it is
+_FIRST_LOOK, _LONGEST_LOOK = 0.05, 0.8  # whether the leader has begun; doubled each time
+_POD, _LEADER, _RESTARTS = "pod_uid", "address", "restarts"  # of the leader, in the note of an attempt
 _FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
 
 
@@ -188,31 +189,37 @@ class Peers:
 
 
 def claim_in_group(source: Host, note: AttemptNote, key: bytes) -> AttemptNote | None:
-    """Make the next attempt, as the leader, or join it: the group of a LeaderWorkerSet begins again without a number.
+    """Make the next attempt, as the leader, or join it. Returns None if there is a verdict.
 
-    A host that is there before its leader must not join the attempt of the group before: it has begun in that one, or
-    the leader's name has another address by now. If it joins all the same, it leaves once the next attempt is there.
-    Returns None if there is a verdict.
+    Nothing counts how often all hosts have begun: the number of a JobSet's restarts stays when Kueue takes its machines
+    away, and the other kinds have none. So a host that is there before its leader must not join the attempt before: the
+    number is another one, or it has begun in that one, or the leader's name has another address by now. If it joins
+    all the same, it leaves once the next attempt is there.
     """
     is_leader, pod = source.place.host == 0, source.environ.get(POD_VARIABLE, "")
     address = _own_address() if is_leader else None
-    note = replace(note, details={**note.details, _POD: pod, _LEADER: str(address[1][0]) if address else ""})
-    pause = _FIRST_PAUSE
+    of_leader = {_POD: pod, _LEADER: str(address[1][0]) if address else "", _RESTARTS: source.place.restarts}
+    note = replace(note, details={**note.details, **of_leader})
+    if is_leader and not pod:
+        return attempts.claim(source.store, note, key)
+    pause = _FIRST_LOOK
     while source.store.size(keys.result(note.job_id)) is None:
         newest = attempts.newest(source.store, note.job_id, key)
-        if is_leader:
-            if newest is None or not pod or newest.details.get(_POD) != pod:
+        if is_leader:  # of a LeaderWorkerSet, whose pod stays when its container is started again
+            if newest is None or newest.details.get(_POD) != pod:
                 return attempts.claim(source.store, note, key)
         elif newest is not None and _is_of_this_group(source, newest, key):
             return replace(note, attempt=newest.attempt)
-        if pause == _FIRST_PAUSE:
+        if pause == _LONGEST_LOOK:
             say("this container was started again; its group follows" if is_leader else "host 0 has not begun yet")
         source.wait(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, _LONGEST_LOOK)
     return None
 
 
 def _is_of_this_group(source: Host, found: AttemptNote, key: bytes) -> bool:
+    if found.details.get(_RESTARTS) != source.place.restarts:
+        return False
     if Peers(source.store, found.job_id, found.attempt, source.place.host).has_begun(key):
         return False
     name, address = source.environ.get(LEADER_VARIABLE), found.details.get(_LEADER)
@@ -323,7 +330,7 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
     if source.is_settled and ending.stopped:
         source.leave_to_the_verdict()
         return
-    if ending.stopped and source.settings.holds and source.is_replaced():
+    if ending.stopped and not source.settings.warm and source.is_replaced():
         source.leave("another attempt has taken its place", lambda: None)
         return
     if why:
@@ -377,6 +384,10 @@ class Notifier:
         target, more = (self._serve, ()) if self._is_leader else (self._follow, (key,))
         if not self._is_leader or self._listener is not None:
             threading.Thread(target=target, args=(on_ring, *more), name="kinetic-notifier", daemon=True).start()
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._connections)
 
     def notify(self) -> None:
         """Notify all connected hosts: a host its leader, the leader all the others."""
