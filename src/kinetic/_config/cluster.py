@@ -208,7 +208,7 @@ def _label_name(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    return tuple(dict.fromkeys(_name(word) for word in _parts(text))) or None
+    return () if text == "none" else tuple(dict.fromkeys(_name(word) for word in _parts(text))) or None
 
 
 def _repository(text: str) -> str:

@@ -119,6 +119,14 @@ def test_none_takes_any_node_and_differs_from_no_word_about_nodes():
     assert cluster.read_settings(None, {}).node_selector is None
 
 
+@pytest.mark.parametrize("field", ["pull_secrets", "config_maps", "volume_claims", "tolerations"])
+def test_none_takes_a_list_of_the_profile_away(field):
+    variable = f"KINETIC_{field.upper()}"
+
+    assert getattr(cluster.read_settings(TEAM, {}), field)
+    assert getattr(cluster.read_settings(TEAM, {variable: "none"}), field) == ()
+
+
 def test_a_label_may_have_an_empty_value():
     read = cluster.read_settings(None, {"KINETIC_NODE_SELECTOR": "node-role.kubernetes.io/worker="})
 
