@@ -297,6 +297,17 @@ def test_a_job_that_fills_the_disk_with_its_files_or_its_log_can_be_seen_and_rem
     assert clients.collect(clients.submit())["file"]
 
 
+def test_a_reserve_that_was_not_written_to_its_end_is_written_again(tmp_path: Path) -> None:
+    QueueConnection(tmp_path / "queue.db").close()
+    reserve = tmp_path / "queue.reserve"
+    size = reserve.stat().st_size
+    os.truncate(reserve, 0)
+
+    QueueConnection(tmp_path / "queue.db").close()
+
+    assert reserve.stat().st_size == size > 200_000
+
+
 def test_the_queue_takes_the_room_of_its_reserve_where_a_quota_is_used_up(clients: Any, quota: str) -> None:
     clients.until.touch()
     first = clients.submit()

@@ -356,9 +356,12 @@ def _reserve(path: Path) -> Path:
 
 def _make_reserve(path: Path) -> None:
     """Take some room of the disk while there is enough; the caller has the gate."""
-    reserve = _reserve(path)
+    reserve, size = _reserve(path), 0
+    with contextlib.suppress(FileNotFoundError):
+        size = os.stat(reserve).st_size
     with contextlib.suppress(OSError):
-        if not reserve.exists() and (disk := os.statvfs(path.parent)).f_bavail * disk.f_frsize > _FREE_BYTES:
+        # A shorter one is of a process that was killed, or that met a quota.
+        if size < _RESERVE_BYTES and (disk := os.statvfs(path.parent)).f_bavail * disk.f_frsize > _FREE_BYTES:
             with open(reserve, "wb", opener=folders.opener) as file:
                 file.write(os.urandom(_RESERVE_BYTES))  # zeros may take no room
 
