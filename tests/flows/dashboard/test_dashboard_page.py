@@ -627,6 +627,36 @@ SCROLLED_TO = """(line) => {
 }"""
 
 
+def test_of_long_lines_a_page_keeps_what_it_shows(stored, dashboard, page):
+    long = b"".join(b"%d " % number + b"x" * 999_998 + b"\n" for number in range(8))
+    job_id = stored.add(log=b"begin\n" + long + b"end\n")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    shown.locator(".log .line").first.wait_for()
+
+    shown.get_by_role("searchbox", name="Find in the log").fill("begin")
+    shown.keyboard.press("Enter")
+    shown.locator(".log mark").wait_for()
+    shown.wait_for_function(SCROLLED_TO, arg="end")
+
+    lengths = shown.evaluate("[...document.querySelectorAll('.log .line')].map(each => each.kineticText.length)")
+    assert lengths[1:9] == [200_000] * 8
+    shown.get_by_role("button", name="show all 1,000,000 characters").last.click()
+    assert (shown.locator(".log .line").nth(8).text_content() or "").endswith("x … and 800,000 more characters")
+
+
+def test_the_lines_before_and_after_a_very_long_one_are_reached(stored, dashboard, page):
+    lines = b"".join(b"line %d\n" % number for number in range(200))
+    job_id = stored.add(log=lines + b"needle " + b"x" * 8_000_000 + b"\n" + lines + b"z" * 7_000_000 + b"\nend\n")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+
+    shown.get_by_text("line 199").first.wait_for()  # the page has no room to scroll before
+    shown.get_by_role("searchbox", name="Find in the log").fill("needle")
+    shown.keyboard.press("Enter")
+    shown.locator(".log mark").wait_for()
+
+    shown.locator(".log .line", has_text="line 199").last.wait_for()
+
+
 def test_pages_that_are_not_in_sight_leave_the_browser_its_connections(dashboard, page, submit, tmp_path):
     go = tmp_path / "go"
     jobs = submit(f"for _ in range(8): print(slow.run_async({str(go)!r}).job_id)").split()

@@ -1,15 +1,15 @@
 // The log of a job: its end first, the rest on demand, what is added while it grows, and a search through all of it.
 import { address, bytes, get, jobPath } from "./api.js";
 import { plain, write } from "./ansi.js";
-import { Rows } from "./rows.js";
+import { joined, MOST_OF_A_LINE, Rows } from "./rows.js";
 import { card, copyButton, h, line, many, problemText, size } from "./dom.js";
 
 const PART = 128 << 10; // bytes that are fetched at once
 const BLOCK = 100; // lines of one element, all of which are dropped at once
 const MOST_LINES = 6_000; // in the page; what is dropped is fetched again on demand
 const LONG = 2000; // characters of a line that are shown at once
-const MOST_OF_A_LINE = 200_000;
-const FILLING = 10; // parts that are fetched to fill the view, where a line is longer than a part
+const FILLING = 24; // parts that are fetched to fill the view, where a line is longer than a part: 20 MB
+const LARGEST = 1 << 20; // bytes of one of these
 const NEAR = 300; // pixels from an end at which more is fetched
 
 // Asks for the end of a log before anything else of the job is known. Resolves to null where that fails.
@@ -22,6 +22,7 @@ export class LogView {
     this.attempt = null;
     this.host = 0;
     this.from = this.to = this.size = 0; // the bytes that are shown, of how many
+    this.part = PART; // bytes that are fetched next
     this.lines = 0;
     this.words = "";
     this.matches = [];
@@ -118,6 +119,7 @@ export class LogView {
       }
       this.lineBlocks.replaceChildren();
       this.lines = 0;
+      this.part = PART;
       this.rows = new Rows();
       this.from = this.to = begin;
       this.append(data);
@@ -125,7 +127,10 @@ export class LogView {
       else this.view.scrollTop = 0;
       this.describe();
       if (this.to >= this.size && !this.closed) this.follow();
-      for (let parts = 0; parts < FILLING && this.from > 0 && target === null && !this.closed && this.view.scrollHeight <= this.view.clientHeight; parts++) await this.earlier();
+      for (let parts = 0; parts < FILLING && !this.closed && this.view.scrollHeight <= this.view.clientHeight; parts++) {
+        const isBefore = this.from > 0 && (target === null || this.to >= this.size);
+        if (!(isBefore ? await this.earlier() : this.to < this.size && (await this.later()))) break;
+      }
     } catch (problem) {
       this.note.textContent = problemText(problem);
     }
@@ -159,8 +164,7 @@ export class LogView {
   show(changed) {
     for (const row of changed) {
       if (row.element) {
-        row.element.kineticText = row.text;
-        this.redraw(row.element, row.text);
+        this.redraw(row.element, row);
         continue;
       }
       let block = this.lineBlocks.lastElementChild;
@@ -182,12 +186,14 @@ export class LogView {
   lineElement(each) {
     const element = h("div", { class: "line" });
     element.kineticStart = each.start;
-    element.kineticText = each.text;
-    this.redraw(element, each.text);
+    this.redraw(element, each);
     return element;
   }
 
-  redraw(element, text) {
+  redraw(element, { text, left }) {
+    element.kineticText = text;
+    element.kineticLeft = left;
+    const length = text.length + left;
     element.replaceChildren();
     this.style ??= plain();
     if (!text.includes("\u001b")) {
@@ -197,23 +203,28 @@ export class LogView {
       element.append(" ", h("button", { type: "button", class: "link", click: () => {
         element.replaceChildren();
         write(element, text.slice(0, MOST_OF_A_LINE), plain());
-        if (text.length > MOST_OF_A_LINE) element.append(h("span", { class: "soft" }, ` … and ${many(text.length - MOST_OF_A_LINE, "more character", "more characters")}`));
-      } }, `show all ${text.length.toLocaleString("en-US")} characters`));
+        if (length > MOST_OF_A_LINE) element.append(h("span", { class: "soft" }, ` … and ${many(length - MOST_OF_A_LINE, "more character", "more characters")}`));
+      } }, `show all ${length.toLocaleString("en-US")} characters`));
     }
     if (this.words) markIn(element, this.words);
   }
 
   async scrolled() {
-    if (this.busy || this.closed) return;
-    if (this.from > 0 && this.view.scrollTop < NEAR) await this.earlier();
-    else if (this.to < this.size && this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < NEAR) await this.later();
+    if (this.busy) return;
+    for (let parts = 0; parts < FILLING && !this.closed; parts++) { // inside of a long line, a part does not move the view
+      const isNearEnd = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight < NEAR;
+      const isBefore = this.from > 0 && this.view.scrollTop < NEAR;
+      if (!(isBefore ? await this.earlier() : this.to < this.size && isNearEnd && (await this.later()))) return;
+    }
   }
 
+  // Both return whether that went well.
   async earlier() {
     this.busy = true;
     try {
-      const want = Math.max(this.from - PART, 0);
+      const want = Math.max(this.from - this.part, 0);
       let { data, start } = await this.fetch(want, this.from - want);
+      this.fit(data);
       const cut = start > 0 ? beginOf(data) : 0;
       data = data.subarray(cut);
       start += cut;
@@ -222,9 +233,10 @@ export class LogView {
       const lines = splitBytes(data, start);
       const first = this.lineBlocks.querySelector(".line");
       if (first && lines.length && !lines.at(-1).whole) { // the beginning of a line whose end is here already
-        const { text, start: begins } = lines.pop();
+        const { text: begin, start: begins } = lines.pop();
+        const [text, left] = joined(begin, first.kineticLeft, first.kineticText);
         first.kineticStart = begins;
-        this.redraw(first, (first.kineticText = text + first.kineticText));
+        this.redraw(first, { text, left });
       }
       const rows = new Rows();
       const changed = new Set(); // in the order in which they begin
@@ -238,22 +250,32 @@ export class LogView {
       this.top.hidden = start === 0;
       this.lineBlocks.prepend(...blocks);
       this.view.scrollTop += this.view.scrollHeight - before;
+      return true;
     } catch (problem) {
       this.note.textContent = problemText(problem);
+      return false;
     } finally {
       this.busy = false;
     }
   }
 
+  // Inside of a line that is longer than a part, the next part is larger.
+  fit(data) {
+    this.part = data.includes(10) ? PART : Math.min(2 * this.part, LARGEST);
+  }
+
   async later() {
     this.busy = true;
     try {
-      const { data } = await this.fetch(this.to, PART);
+      const { data } = await this.fetch(this.to, this.part);
+      this.fit(data);
       this.append(data);
       this.describe();
       if (this.to >= this.size) this.follow();
+      return true;
     } catch (problem) {
       this.note.textContent = problemText(problem);
+      return false;
     } finally {
       this.busy = false;
     }
