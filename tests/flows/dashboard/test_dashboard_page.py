@@ -33,6 +33,14 @@ JOBS = """
 """
 JOBS += """
     @kinetic.run(accelerator="cpu")
+    def again(path):
+        print("this is attempt", kinetic.current().attempt, flush=True)
+        while not os.path.exists(path):
+            time.sleep(0.02)
+        if kinetic.current().attempt == 0:
+            raise ValueError("once more")
+
+    @kinetic.run(accelerator="cpu")
     def counts(more, go):
         for done, path in ((25, more), (75, go)):
             kinetic.progress(done, 100, **{"<b>loss</b>": 0.5})
@@ -682,6 +690,19 @@ HIDING = """window.setHidden = (hidden) => {
   Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
   document.dispatchEvent(new Event('visibilitychange'));
 }"""
+
+
+def test_the_attempts_of_a_job_that_is_tried_again_can_be_chosen_without_a_reload(dashboard, page, submit, tmp_path):
+    go = tmp_path / "go"
+    job_id = submit(f"print(again.with_options(retries=1).run_async({str(go)!r}).job_id)")
+    shown = page(dashboard(), f"#/jobs/{job_id}")
+    shown.get_by_text("this is attempt 0").wait_for()
+
+    go.touch()
+    shown.get_by_text("this is attempt 1").wait_for()
+    shown.get_by_label("Attempt", exact=True).select_option("0")
+
+    shown.get_by_text("this is attempt 0").wait_for()
 
 
 def test_a_log_whose_stream_broke_off_before_the_job_ended_is_shown_to_its_end(dashboard, page, submit, tmp_path):

@@ -48,6 +48,7 @@ export function jobPage(id) {
       filesOf(page.job, right);
     }
     log.set(page.job);
+    log.showAttempts(page.attempts);
     if (first || ended) usage.load();
   }
 

@@ -41,9 +41,10 @@ export class LogView {
     const next = h("button", { type: "button", class: "quiet", "aria-label": "Next match", click: () => this.step(1) }, "↓");
     const find = h("div", { class: "find" }, this.input, this.count, previous, next);
     this.toEnd = h("button", { type: "button", class: "quiet", click: () => this.open(-PART) }, "To the end");
-    const attempts = page.attempts.length > 1 ? this.choice("Attempt", page.attempts.map((each) => each.attempt), page.attempts.at(-1).attempt, (value) => { this.attempt = value; }) : null;
+    this.attempts = h("span", { hidden: true });
+    this.showAttempts(page.attempts);
     const hosts = page.hosts > 1 ? this.choice("Host", [...Array(page.hosts).keys()], 0, (value) => { this.host = value; }) : null;
-    this.element = card("Log", this.view, this.note, attempts, hosts, find, this.toEnd, copyButton(`kinetic jobs logs ${job.job_id}`, "Copy", "the log command"));
+    this.element = card("Log", this.view, this.note, this.attempts, hosts, find, this.toEnd, copyButton(`kinetic jobs logs ${job.job_id}`, "Copy", "the log command"));
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter") {
         event.preventDefault();
@@ -67,6 +68,14 @@ export class LogView {
       this.open(-PART);
     } }, values.map((each) => h("option", { value: each, selected: each === value }, `${name} ${each}`)));
     return select;
+  }
+
+  // A job that is tried again gets a choice of its attempts while the page is open.
+  showAttempts(attempts) {
+    if (attempts.length < 2 || attempts.length === this.attempts.querySelectorAll("option").length) return;
+    const numbers = attempts.map((each) => each.attempt);
+    this.attempts.hidden = false;
+    this.attempts.replaceChildren(this.choice("Attempt", numbers, this.attempt ?? numbers.at(-1), (value) => { this.attempt = value; }));
   }
 
   query(more) {
