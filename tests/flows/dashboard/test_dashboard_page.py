@@ -692,6 +692,25 @@ HIDING = """window.setHidden = (hidden) => {
 }"""
 
 
+def test_a_log_that_is_whole_is_not_asked_for_again_when_its_page_comes_into_sight(stored, dashboard, page):
+    job_id = stored.add(log=b"begin\nend\n")
+    served = dashboard()
+    shown = page(served)
+    shown.context.add_init_script(HIDING)
+    shown = shown.context.new_page()
+    shown.goto(f"{served.url}#/jobs/{job_id}")
+    shown.get_by_text("end", exact=True).wait_for()
+    shown.get_by_text("Live").wait_for()
+    shown.evaluate("setHidden(true)")
+    asked: list[str] = []
+    shown.on("request", lambda request: asked.append(request.url))
+
+    with shown.expect_response("**/events"):
+        shown.evaluate("setHidden(false)")
+
+    assert [url for url in asked if "/log" in url] == []
+
+
 def test_the_attempts_of_a_job_that_is_tried_again_can_be_chosen_without_a_reload(dashboard, page, submit, tmp_path):
     go = tmp_path / "go"
     job_id = submit(f"print(again.with_options(retries=1).run_async({str(go)!r}).job_id)")

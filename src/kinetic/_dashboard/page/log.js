@@ -130,6 +130,7 @@ export class LogView {
       this.lines = 0;
       this.part = PART;
       this.rows = new Rows();
+      this.isWhole = !this.isActive(); // nothing will be added
       this.from = this.to = begin;
       this.append(data);
       if (target === null && start < 0) this.view.scrollTop = this.view.scrollHeight;
@@ -308,6 +309,7 @@ export class LogView {
         this.open(-PART);
       } else {
         this.stop();
+        this.isWhole = !event.problem;
         if (event.problem) this.note.textContent = line(event.problem);
         else this.describe();
       }
@@ -324,8 +326,9 @@ export class LogView {
   async more() {
     if (this.source || this.busy || this.closed || document.hidden || this.to < this.size) return;
     if (this.isActive()) return void this.follow();
+    if (this.isWhole) return;
     const wasAtEnd = this.isAtEnd();
-    await this.later();
+    this.isWhole = await this.later();
     if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
   }
 
