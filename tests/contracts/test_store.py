@@ -556,6 +556,33 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.parametrize("below", ["store", "."])
+def test_nothing_is_written_below_a_file_system_that_was_unmounted_where_nobody_would_find_it(small_disk, below):
+    store = FileStore(small_disk / below)
+    store.put("job/a", b"old")
+    source = small_disk.parent / "result"
+    source.write_bytes(b"computed for hours")
+    subprocess.run(["umount", str(small_disk)], check=True)
+    try:
+        verbs = [
+            lambda: store.put("job/b", b"new"),
+            lambda: store.put_hint("job/b"),
+            lambda: store.put_many([("job/b", b"new"), ("c", b"")]),
+            lambda: FileStore(small_disk / below).adopt("job/b", source, if_absent=True),
+            store.scratch,
+        ]
+        for verb in verbs:
+            with pytest.raises(StoreUnreachableError, match="Not mounted any more") as caught:
+                verb()
+            assert caught.value.next == "mount its file system again"
+        assert list(small_disk.iterdir()) == []
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(small_disk)], check=True)
+
+    assert store.adopt("job/b", source, if_absent=True) is True
+    assert store.get("job/b") == b"computed for hours"
+
+
 @pytest.mark.parametrize("source", [b"x" * (2 << 20), [b"x" * 1000] * 2000], ids=["bytes", "chunks"])
 def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_there(small_disk, source):
     store = FileStore(small_disk / "store")

@@ -22,7 +22,7 @@ from kinetic._config import target as settings
 from kinetic._jobs import environment
 from kinetic._jobs.index import OF_OTHERS, Row, page_entries, page_names, rows_of
 from kinetic._stores import open_store
-from kinetic._stores.protocol import CLOUDS
+from kinetic._stores.protocol import CLOUDS, SCRATCH
 from kinetic._wire import NamedTuple, folders, keys
 from kinetic.errors import KineticError
 
@@ -185,7 +185,8 @@ def unremoved(target: Target, *, alone: bool = False) -> Iterator[tuple[Store, l
     backend = environment.local()
     backend.advance()
     with contextlib.suppress(KineticError):  # a read-only store can be listed
-        backend.sweep(own.local.scratch() if own.local is not None else None, _read_page)
+        scratch = own.local.root / SCRATCH if own.local is not None else None
+        backend.sweep(scratch if scratch is not None and scratch.is_dir() else None, _read_page)  # none is made
     _collect_if_due(own)
     there: set[str] = set()
     if not registry.is_here(target.backend.value):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from kinetic._stores import store_errors
 from kinetic._stores.bucket import BucketStore
-from kinetic._stores.protocol import RESERVED_FOLDER, Store, unconditional_store_error
+from kinetic._stores.protocol import RESERVED_FOLDER, Store
 from kinetic.errors import StoreError
 
 PROBE = f"{RESERVED_FOLDER}/probe-2"
@@ -28,7 +29,7 @@ def check_conditional_writes(store: Store) -> None:
         return
     if store.put(PROBE, PROBE_CONTENT, if_absent=True):
         if store.put(PROBE, PROBE_CONTENT, if_absent=True):
-            raise unconditional_store_error(store.url, "an object was created a second time under the same key")
+            raise store_errors.unconditional(store.url, "an object was created a second time under the same key")
         try:
             store.check_copies(PROBE)
         except StoreError:

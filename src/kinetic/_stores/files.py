@@ -25,12 +25,16 @@ _MOST_KNOWN = 1000  # jobs and batches whose folders are remembered; one more fo
 _FEW = 8  # forced writes that are not worth threads
 _forced_roots: set[str] = set()  # of the stores whose own names this process forced to the disk
 _forced_objects: set[tuple[str, float]] = set()  # paths and times of those of other processes that this one forced
+_AWAY = {errno.ENODEV, errno.ENOTCONN, errno.ESTALE}  # what a file system answers that is not mounted, or not served
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
 @functools.lru_cache(maxsize=16)  # a store is opened for each thing that is done with a job
-def _path_and_url(folder: str) -> tuple[Path, str]:
-    return Path(folder), f"file://{folder}"
+def _path_and_url(folder: str) -> tuple[Path, str, str]:
+    mount = os.path.realpath(folder)
+    while not os.path.ismount(mount):
+        mount = os.path.dirname(mount)
+    return Path(folder), f"file://{folder}", mount
 
 
 class FileStore:
@@ -41,7 +45,7 @@ class FileStore:
 
     def __init__(self, root: Path | str) -> None:
         folder = os.path.abspath(root)  # resolve() would follow links
-        self.root, self.url = _path_and_url(folder)
+        self.root, self.url, self._mount = _path_and_url(folder)
         # Folders whose own names this process forced to the disk, by the first part of their paths; "" is the root.
         self._known_folders: dict[str, set[str]] = {"": {""}} if folder in _forced_roots else {}
 
@@ -151,7 +155,8 @@ class FileStore:
     def scratch(self) -> Path:
         folder = self.root / SCRATCH
         with _translated_errors(self.root, SCRATCH, writing=True):
-            folders.make(self.root)
+            if not folder.is_dir():
+                self._make_root()
             with folders.opened(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
         return folder
@@ -322,12 +327,22 @@ class FileStore:
                 left -= 1
                 if left < 0:
                     raise
+            self._check_mount()
             if make is not None or not inside:  # then it is the root that is missing
-                folders.make(self.root)
+                self._make_root()
                 _forced_roots.discard(str(self.root))
                 self._known_folders.pop("", None)
             make = folders.PRIVATE_FOLDER
             self._known_folders.pop(key.partition("/")[0], None)
+
+    def _make_root(self) -> None:
+        self._check_mount()
+        folders.make(self.root)
+
+    def _check_mount(self) -> None:
+        """Refuse to make what is missing because the file system is away: it would be hidden once that is back."""
+        if not os.path.ismount(self._mount):
+            raise OSError(errno.ENODEV, "Not mounted any more", self._mount)
 
     def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
         """Give a file its name in an open folder, which cannot be replaced by a link any more: rename replaces."""
@@ -422,6 +437,8 @@ class _translated_errors:  # noqa: N801 - reads as a statement; a class because 
                 code="store-full",
             ) from error
         why, step = str(error), "check the folder's owner and permissions, or set KINETIC_HOME to another folder"
+        if error.errno in _AWAY:
+            step = "mount its file system again"
         if isinstance(error, PermissionError):
             owner = self._owner_of(SCRATCH if error.filename == SCRATCH else self.key)
             why = f"{why}: {owner}" if owner else why

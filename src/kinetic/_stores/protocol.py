@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kinetic._wire import NamedTuple
-from kinetic.errors import OptionError, StoreError
+from kinetic.errors import OptionError
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]
 
@@ -235,19 +235,6 @@ def check_prefix(prefix: str) -> None:
 def is_hidden(key: str) -> bool:
     """Return whether a listing of the whole store leaves this key out."""
     return key.startswith(".") and key.partition("/")[0] in HIDDEN
-
-
-# --------------------------------------------------------------------------------------------------- conditional writes
-
-
-def unconditional_store_error(url: str, why: str) -> StoreError:
-    """Return the error that a store cannot be used."""
-    return StoreError(
-        f"{url} does not support conditional writes, so results in it could be lost",
-        why=why,
-        next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, MinIO or Ceph since 2024",
-        code="store-unconditional",
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ addresses

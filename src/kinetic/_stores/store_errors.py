@@ -88,6 +88,24 @@ def translated(error: BaseException, address: Address, key: str) -> KineticError
     return StoreError(f"the store rejected the request for {key!r}", why=brief(error))
 
 
+def unconditional(url: str, why: str) -> StoreError:
+    """Return the error that a store cannot be used."""
+    return StoreError(
+        f"{url} does not support conditional writes, so results in it could be lost",
+        why=why,
+        next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, MinIO or Ceph since 2024",
+        code="store-unconditional",
+    )
+
+
+def too_large(most: int) -> StoreError:
+    """Return the error that an object has more bytes than a service copies in one step."""
+    return StoreError(
+        f"an object of more than {most >> 30} GiB cannot be created in S3 in one step",
+        next="make it smaller, e.g. save large arrays to files of their own below KINETIC_OUTPUT_DIR",
+    )
+
+
 def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreachableError:
     """Return the error that no useful answer came, however often we asked."""
     network = "check the network and the service's status page, and try again; what was stored is safe"

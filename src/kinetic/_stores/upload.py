@@ -20,8 +20,7 @@ from typing import Self
 
 from kinetic._stores import obstore_client
 from kinetic._stores.obstore_client import UNSUPPORTED, ObstoreClient, is_ambiguous, is_transient, names_no_bucket
-from kinetic._stores.protocol import SCRATCH, Source, unconditional_store_error
-from kinetic.errors import StoreError
+from kinetic._stores.protocol import SCRATCH, Source
 
 Body = bytes | memoryview
 
@@ -157,7 +156,7 @@ class Uploader:
                 if obstore_client.status_of(error) == UNSUPPORTED:
                     from kinetic._stores import store_errors  # most jobs need none of it
 
-                    raise unconditional_store_error(self._client.address.url, store_errors.brief(error)) from None
+                    raise store_errors.unconditional(self._client.address.url, store_errors.brief(error)) from None
                 if not is_ambiguous(error, first=attempt == 0):
                     if isinstance(error, AlreadyExistsError):
                         return False
@@ -192,12 +191,11 @@ class Uploader:
             return
         from obstore.exceptions import AlreadyExistsError, GenericError
 
+        from kinetic._stores import store_errors  # most jobs need none of it
+
         about = self._client.about(beside)
         if about is None or about["size"] > MOST_COPIED:
-            raise StoreError(
-                f"an object of more than {MOST_COPIED >> 30} GiB cannot be created in S3 in one step",
-                next="make it smaller, e.g. save large arrays to files of their own below KINETIC_OUTPUT_DIR",
-            )
+            raise store_errors.too_large(MOST_COPIED)
         why = "a copy replaced an object that it should have left alone"
         try:
             self._copying(beside, beside, overwrite=False)()
@@ -207,10 +205,8 @@ class Uploader:
         except GenericError as error:
             if obstore_client.status_of(error) != UNSUPPORTED:
                 raise
-            from kinetic._stores import store_errors  # most jobs need none of it
-
             why = store_errors.brief(error)
-        raise unconditional_store_error(self._client.address.url, why) from None
+        raise store_errors.unconditional(self._client.address.url, why) from None
 
     def _await_copy(self, beside: str, key: str) -> None:
         """Wait until a copy has its size: Azure may answer before, and the source must stay until then."""

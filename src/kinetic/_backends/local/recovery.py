@@ -22,11 +22,11 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Store, put_file, put_hint
+from kinetic._stores.protocol import SCRATCH, Store, put_file, put_hint
 from kinetic._wire import digests, documents, folders, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import Task
-from kinetic.errors import KineticError
+from kinetic.errors import KineticError, StoreUnreachableError
 
 SUPERVISOR_VARIABLE = "KINETIC_SUPERVISOR"  # in the environment of a supervisor and of everything below it
 _STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its process need not even exist
@@ -206,6 +206,8 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
         queue.end(row.job_id, NO_PAGE)
         return
     store = open_store(page.store_url)
+    if store.local is not None and _is_unmounted(store.local.root):
+        raise StoreUnreachableError(f"the store {store.url} is away", why="its folder is missing; is it mounted?")
     tasks = runtime_files.tasks_of(paths, page, row.attempt)
     status, verdict = "ended", None
     if store.size(keys.result(row.job_id)) is None:
@@ -237,6 +239,15 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None
     if verdict is not None:
         notifier.send(paths.runtime, row.job_id, notifier.ended_of(verdict, is_command=page.is_command))
     step("observer:settled")
+
+
+def _is_unmounted(root: Path) -> bool:
+    """Return whether where the folder of a store was is an empty one, as that of a mount point."""
+    if (root / SCRATCH).is_dir():  # each store that was written to has it
+        return False
+    while not root.is_dir():
+        root = root.parent
+    return not any(root.iterdir())
 
 
 def finish(

@@ -407,6 +407,26 @@ def test_a_value_that_was_complete_waits_until_somebody_with_good_credentials_lo
     assert dead.scratch == []
 
 
+def test_a_value_that_was_complete_waits_for_the_folder_of_its_store_and_is_not_written_where_that_was(dead, tmp_path):
+    dead.die()
+    dead.complete()
+    dead.store.root.rename(tmp_path / "unmounted")
+    dead.store.root.mkdir()  # the mount point
+
+    dead.recover()
+
+    assert list(dead.store.root.iterdir()) == []
+    assert dead.state == "running"
+    assert "is it mounted?" in dead.queue.jobs([JOB])[JOB].verdict
+
+    dead.store.root.rmdir()
+    (tmp_path / "unmounted").rename(dead.store.root)
+    dead.recover()
+
+    assert dead.outcome().status == "succeeded"
+    assert dead.state == "ended"
+
+
 def test_a_job_that_left_no_value_is_not_waited_for(dead, monkeypatch):
     dead.die()
 
