@@ -18,6 +18,7 @@ from kinetic._wire import failpoints
 __all__ = ["kind"]
 
 HOSTS = 2
+WARM_KINDS = pytest.mark.parametrize("kind", ["JobSet", "Indexed Job"], indirect=True)
 pytestmark = pytest.mark.timeout(300)
 
 WARM = TEAM.replace('accelerator="tpu-v4-2x2x2"', 'accelerator="tpu-v4-2x2x2", keep_warm="10m"')
@@ -265,6 +266,7 @@ def test_a_slice_that_is_idle_ends_on_all_hosts(team: Any, site: Any, machines: 
 
 
 @pytest.mark.nightly
+@WARM_KINDS
 def test_a_job_whose_slice_was_stopped_continues_on_hosts_of_its_own(
     team: Any, site: Any, machines: Any, kinetic: Any, shared: Any, kind: str
 ) -> None:
@@ -284,6 +286,7 @@ def test_a_job_whose_slice_was_stopped_continues_on_hosts_of_its_own(
 
 
 @pytest.mark.nightly
+@WARM_KINDS
 def test_a_slice_that_was_started_before_its_first_job_takes_it_on_any_kind_of_cluster(
     team: Any, site: Any, machines: Any, kinetic: Any, kind: str
 ) -> None:
