@@ -8,8 +8,8 @@ import sys
 import threading
 
 from kinetic._stores.protocol import (
+    ACCESS_VARIABLES,
     CLOUDS,
-    CREDENTIAL_VARIABLES,
     Entry,
     LocalStore,
     Source,
@@ -104,7 +104,7 @@ def preload(url: str) -> None:
 
 def _around(url: str) -> tuple[str | None, ...]:
     """Return an address with what decides on the credentials that are used there."""
-    found = [os.environ.get(name) for name in CREDENTIAL_VARIABLES]
+    found = [os.environ.get(name) for name in ACCESS_VARIABLES]
     stamp = None
     with contextlib.suppress(OSError):  # a file that is replaced in a Secret, which a client has read once
         about = os.stat(found[0] or "")

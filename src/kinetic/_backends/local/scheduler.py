@@ -26,7 +26,7 @@ from kinetic._backends.local import limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._config.home import path_of
-from kinetic._stores.protocol import CLOUDS, CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import ACCESS_VARIABLES, CLOUDS
 from kinetic._wire import digests, documents, failpoints, python_runtime
 from kinetic._wire import order as wire_order
 from kinetic.errors import BackendUnavailableError, LaunchError
@@ -374,7 +374,7 @@ def job_environment(
 
 def allowed_variables(environ: Mapping[str, str], *, cloud: bool = False) -> dict[str, str]:
     """Return what every job gets of a client's environment, with credentials for stores in the cloud if needed."""
-    names = _NAMES | frozenset(CREDENTIAL_VARIABLES) if cloud else _NAMES
+    names = _NAMES | frozenset(ACCESS_VARIABLES) if cloud else _NAMES
     return {name: value for name, value in environ.items() if name in names or name.startswith(_COPIED_PREFIXES)}
 
 

@@ -31,7 +31,7 @@ from kinetic._runner.supervisor.verdicts import Ending, Report
 from kinetic._runner.supervisor.worker_monitor import WatchedWorker
 from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import function_call, preloaded_modules, worker
-from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
+from kinetic._stores.protocol import ACCESS_VARIABLES, Store
 from kinetic._wire import digests, documents, folders, keys, outcomes, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
@@ -539,7 +539,7 @@ def _free_address() -> str:
 def _use_credentials_of(task: Task) -> None:
     """Set the credentials that the client of a job had: they open its store, and take its files."""
     addresses = task.store_url, task.environment.get("KINETIC_OUTPUT_DIR", "")
-    for name in CREDENTIAL_VARIABLES if scheduler.is_cloud(*addresses) else ():
+    for name in ACCESS_VARIABLES if scheduler.is_cloud(*addresses) else ():
         if name in task.environment:
             os.environ[name] = task.environment[name]
         else:
