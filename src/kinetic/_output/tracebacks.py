@@ -112,7 +112,7 @@ class Detaching:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is not None:
-            _free_import_lock()
+            _free_import_lock(error)
         raised = self._handlers.end() if self._handlers is not None else None
         if raised is not None and isinstance(error, Exception) and error is not raised:  # our code took it for its own
             self._report()
@@ -127,7 +127,9 @@ class Detaching:
             mark_told(error)
 
 
-def _free_import_lock() -> None:
+def _free_import_lock(error: BaseException) -> None:
+    if isinstance(error, GeneratorExit):  # of a coroutine that is collected, maybe while its thread imports something
+        return
     from kinetic._wire import python_runtime  # only where something was raised
 
     python_runtime.free_import_lock()
@@ -226,7 +228,7 @@ class Leaving:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is not None:
-            _free_import_lock()
+            _free_import_lock(error)
         if error is None or is_debug():
             return
         is_told = isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _imp
+import asyncio
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from kinetic._jobs import submit
 from kinetic._output import terminal as output
+from kinetic._output import tracebacks
 from kinetic._wire import python_runtime
 
 ROOT = Path(__file__).parents[3]
@@ -111,6 +113,21 @@ def test_lines_and_constraints_are_written_for_the_owner_only_whatever_the_local
     files = [tmp_path / "requirements.txt", tmp_path / "constraints.txt"]
     assert [file.read_text(encoding="utf-8") for file in files] == ["x @ https://h/ä.whl\n", "y<2\n"]
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize("context", [tracebacks.Leaving, lambda: tracebacks.Detaching(str)])
+def test_a_coroutine_that_is_collected_while_its_thread_imports_something_leaves_the_import_lock_taken(context) -> None:
+    async def waits() -> None:
+        with context():
+            await asyncio.sleep(0)
+
+    waiting = waits()
+    waiting.send(None)
+    _imp.acquire_lock()
+    waiting.close()
+
+    assert _imp.lock_held()
+    _imp.release_lock()
 
 
 def test_the_import_lock_that_ctrl_c_has_left_taken_is_given_back_and_that_of_another_thread_is_not() -> None:
