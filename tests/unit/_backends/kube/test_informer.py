@@ -196,7 +196,8 @@ def test_who_may_list_and_not_watch_hears_of_changes_from_the_next_list(monkeypa
     monkeypatch.setattr(kube_informer, "_POLL_SECONDS", 0.01)
     denied = refusal(403, "jobs.batch is forbidden", "Forbidden")
 
-    with watching(listing(job("a", "1", ready=1)), denied, listing(ended("a", "2")), denied, listing()) as informer:
+    later = [denied, listing()] * 500  # it goes on while the test looks at it
+    with watching(listing(job("a", "1", ready=1)), denied, listing(ended("a", "2")), *later) as informer:
         informer.start()
         informer.wait_for_any_end(1, 10)
 
