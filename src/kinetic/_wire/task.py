@@ -38,7 +38,6 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows its content as the 
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 SLICE_VARIABLE = "JOBSET_JOB_INDEX"  # which slice of several this host is in: its own number begins at 0 in each
 POD_VARIABLE = "LWS_POD_UID"  # in the pods of a LeaderWorkerSet, which have the same names when they begin again
-LEADER_VARIABLE = "SLICE_LEADER"  # in the pods of several hosts: the name of the first one
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
 MORE_MEMORY = (
     "ask for more memory where resources is set, or use less at once: "
@@ -79,6 +78,7 @@ class PodSettings:
     most_attempts: int | None = None  # after so many interrupted attempts the job fails; None for no limit
     # After the verdict the process stays until it is told to end: for a LeaderWorkerSet, which restarts what ends.
     holds: bool = False
+    leader: str = ""  # of several hosts: the name of the first one in the network of pods
     removes: str = ""  # path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing
     store_requirement: str = ""  # what must be installed to open the store, where the image lacks it
     runner_sha256: str = ""  # digest of the zip, for the note
@@ -225,7 +225,7 @@ POD_READERS = {
     **fields.each(_PATH, "output_dir", "checkpoint_dir", "secret", "last_words"),
     "most_attempts": fields.optional(fields.integer(0, keys.MOST_ATTEMPTS)),
     "holds": fields.boolean,
-    **fields.each(fields.text(), "removes", "store_requirement", "runner_sha256", "warm"),
+    **fields.each(fields.text(), "leader", "removes", "store_requirement", "runner_sha256", "warm"),
     **fields.each(_MANY, "key_offset", "first_restart"),
     **fields.each(fields.boolean, "was_assigned", "waited"),
     **fields.each(_SECONDS, "awaited_seconds", "poll_seconds", "grace_seconds", "patience_seconds"),

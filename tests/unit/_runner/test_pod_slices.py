@@ -15,7 +15,7 @@ from kinetic._runner.supervisor.verdicts import OUT_OF_REACH, PREEMPTED, Ending
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.outcomes import AttemptNote, Outcome
-from kinetic._wire.task import FAILED_EXIT, LEADER_VARIABLE, POD_VARIABLE
+from kinetic._wire.task import FAILED_EXIT, POD_VARIABLE
 
 KEY = b"k" * 32
 
@@ -133,7 +133,7 @@ class Group:
     ) -> Any:
         host: Any = Host()
         host.store, host.place, host.meanwhile = self.store, SimpleNamespace(host=number, restarts=restarts), meanwhile
-        host.environ = {POD_VARIABLE: pod, LEADER_VARIABLE: leader}
+        host.environ, host.settings.leader = {POD_VARIABLE: pod}, leader
         note = AttemptNote("job", 0, "machine", 1.0, "", "3.11", {"host": number})
         found = rendezvous.claim_in_group(host, note, KEY)
         if found is not None:

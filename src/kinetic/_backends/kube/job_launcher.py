@@ -348,6 +348,7 @@ def manifest_of(
         checkpoint_dir=wire_order.checkpoints_of(order),
         most_attempts=requirements.settings.most_attempts,
         holds=bool(removes),
+        leader=job_manifests.first_host(request, kind) if request.placement.hosts > 1 else "",
         removes=removes,
         store_requirement=_store_requirements(launch),
         runner_sha256=runner_sha256,

@@ -19,7 +19,6 @@ from kinetic._wire import NamedTuple, dataclass, keys
 from kinetic._wire.task import (
     DETECT,
     INFRASTRUCTURE_EXIT,
-    LEADER_VARIABLE,
     LOST_EXIT,
     POD_VARIABLE,
     RESTART_VARIABLE,
@@ -469,7 +468,7 @@ def job_set(request: JobRequest) -> Manifest:
     """Return a JobSet with one Indexed Job, made suspended as a Job is."""
     name = resource_name(JOB_SET, request.job_id, request.placement.hosts)
     slices = request.placement.slices
-    variables = [_of_label(RESTART_VARIABLE, "jobset.sigs.k8s.io/restart-attempt"), _leader(request, JOB_SET)]
+    variables = [_of_label(RESTART_VARIABLE, "jobset.sigs.k8s.io/restart-attempt")]
     variables += [_of_label(SLICE_VARIABLE, SLICE_INDEX)] if slices > 1 else []
     hosts = _indexed_spec(request, pod_template(request, variables))
     template = {"metadata": {"labels": request.labels()}, "spec": hosts}
@@ -540,7 +539,7 @@ def indexed_job(request: JobRequest) -> Manifest:
         own = {"matchLabels": {JOB_LABEL: label_value(request.job_id)}}
         terms = [{"labelSelector": own, "topologyKey": NODE_POOL}]
         affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    template = pod_template(request, [_leader(request, JOB)], subdomain=name, affinity=affinity)
+    template = pod_template(request, subdomain=name, affinity=affinity)
     spec = _indexed_spec(request, template) | {"suspend": True, "ttlSecondsAfterFinished": request.ttl_seconds}
     return _object("batch/v1", "Job", request.metadata(name), spec)
 
@@ -582,12 +581,12 @@ def leader_worker_set(request: JobRequest) -> Manifest:
     deleted: the request tells the runner to stay, and the client that collects the result deletes the set.
     """
     name = resource_name(LEADER_WORKER_SET, request.job_id, request.placement.hosts)
-    variables = [_of_field(POD_VARIABLE, "metadata.uid"), _leader(request, LEADER_WORKER_SET)]
+    own_uid = _of_field(POD_VARIABLE, "metadata.uid")
     group = {
         "size": request.placement.hosts,
         "restartPolicy": "RecreateGroupOnPodRestart",
         # Its pods belong to a StatefulSet, which rejects both fields.
-        "workerTemplate": pod_template(request, variables, restartPolicy="Always", activeDeadlineSeconds=None),
+        "workerTemplate": pod_template(request, [own_uid], restartPolicy="Always", activeDeadlineSeconds=None),
     }
     spec = {"replicas": 1, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": group}
     about = request.metadata(name, "leaderworkerset.sigs.k8s.io/exclusive-topology")
@@ -609,10 +608,6 @@ def first_host(request: JobRequest, kind: Kind) -> str:
     name = resource_name(kind, request.job_id, request.placement.hosts)
     first = f"{name}-{SLICE_PREFIX}-0-0" if kind == JOB_SET else f"{name}-0"
     return f"{first}.{name}"
-
-
-def _leader(request: JobRequest, kind: Kind) -> Manifest:
-    return {"name": LEADER_VARIABLE, "value": first_host(request, kind)}
 
 
 def jobs_name(kind: Kind, name: str) -> str:

@@ -45,7 +45,7 @@ from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, documents, fields, keys, outcomes
 from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, AttemptNote, Outcome
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, LEADER_VARIABLE, POD_VARIABLE, PodSettings, Task
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, POD_VARIABLE, PodSettings, Task
 from kinetic.errors import KineticError
 
 BEGUN, HERE, CALL = "begun", "here", "call"
@@ -222,7 +222,7 @@ def _is_of_this_group(source: Host, found: AttemptNote, key: bytes) -> bool:
         return False
     if Peers(source.store, found.job_id, found.attempt, source.place.host).has_begun(key):
         return False
-    name, address = source.environ.get(LEADER_VARIABLE), found.details.get(_LEADER)
+    name, address = source.settings.leader, found.details.get(_LEADER)
     if name and address:
         with contextlib.suppress(OSError):  # no name is known: then only what was begun tells
             return address in {each[4][0] for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
