@@ -1,4 +1,4 @@
-"""The hosts of a slice: what they report to each other, how the leader comes to a verdict, how it ends the slice.
+"""The hosts of a slice: which attempt they are in, what they report to each other, how the leader comes to a verdict.
 
 Hosts meet at keys of the store that each host writes for itself:
 
@@ -56,7 +56,8 @@ _RING = b"."
 _CONNECT_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
-_FIRST_LOOK, _LONGEST_LOOK = 0.05, 0.8  # whether the leader has begun; doubled each time
+_FIRST_LOOK, _LONGEST_LOOK = 0.05, 3.2  # between two looks whether the leader has begun; doubled each time
+_TOLD_LOOK = 0.8  # the one before which a line says what is waited for
 _POD, _LEADER, _RESTARTS = "pod_uid", "address", "restarts"  # of the leader, in the note of an attempt
 _FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
 
@@ -210,7 +211,7 @@ def claim_in_group(source: Host, note: AttemptNote, key: bytes) -> AttemptNote |
                 return attempts.claim(source.store, note, key)
         elif newest is not None and _is_of_this_group(source, newest, key):
             return replace(note, attempt=newest.attempt)
-        if pause == _LONGEST_LOOK:
+        if pause == _TOLD_LOOK:
             say("this container was started again; its group follows" if is_leader else "host 0 has not begun yet")
         source.wait(pause)
         pause = min(2 * pause, _LONGEST_LOOK)
