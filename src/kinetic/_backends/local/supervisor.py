@@ -486,12 +486,14 @@ class QueueSource:
 
     def wake_waiting(self, tasks: Sequence[Task], verdict: Outcome | None) -> None:
         self._process.supervisor.title.reset()
-        if verdict is not None:
-            # Before it is heard of: a client that has its value removes what the job has, each file of a large project.
-            self._is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
-        recovery.note_clearing(self._paths, self.task.job_id, self._process.name)
-        if self._completion is not None:
-            self._completion.stop()
+        try:
+            if verdict is not None:
+                # Before it is heard of: a client that has its value removes what the job has, each file of a project.
+                self._is_kept = self._process.keep_workspace(tasks[0], verdict, self._report.workspace)
+            recovery.note_clearing(self._paths, self.task.job_id, self._process.name)
+        finally:
+            if self._completion is not None:
+                self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         self._process.learn_imports(tasks[0])
