@@ -165,8 +165,9 @@ def _node(page: Object, gpu_resource: str) -> Node:
     labels = page["metadata"].get("labels") or {}
     status = page.get("status") or {}
     allocatable = status.get("allocatable") or {}
-    names = "google.com/tpu", gpu_resource, "nvidia.com/gpu"
-    chips = next((int(allocatable[name]) for name in names if name in allocatable), 0)
+    counted = next((name for name in ("google.com/tpu", gpu_resource, "nvidia.com/gpu") if name in allocatable), "")
+    chips = int(allocatable.get(counted, 0))
+    is_part = counted == gpu_resource not in {"", "nvidia.com/gpu"}  # of a GPU, or it may be
     ready = [each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"]
     return Node(
         name=str(page["metadata"]["name"]),
@@ -175,7 +176,7 @@ def _node(page: Object, gpu_resource: str) -> Node:
         chips=chips,
         spot=labels.get(_SPOT) == "true",
         ready=ready[:1] in ([], ["True"]),
-        dollars_per_hour=_price(labels, chips),
+        dollars_per_hour=None if is_part else _price(labels, chips),
     )
 
 

@@ -84,11 +84,16 @@ def test_status_shows_the_cluster_and_its_price(kinetic, cloud) -> None:
 
 def test_status_counts_gpus_that_have_another_name_in_the_cluster(kinetic, cloud, kube, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_GPU_RESOURCE", "nvidia.com/mig-1g.10gb")
-    kube.add("/api/v1/nodes/gpu", status={"allocatable": {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}})
+    labels = {
+        "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+        "node.kubernetes.io/instance-type": "a2-highgpu-1g",
+    }
+    parts = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}
+    kube.add("/api/v1/nodes/gpu", metadata={"labels": labels}, status={"allocatable": parts})
 
     (node,) = json.loads(kinetic("status", "--json").stdout)["nodes"]
 
-    assert node["chips"] == 7
+    assert (node["chips"], node["dollars_per_hour"]) == (7, None)
 
 
 def test_status_is_json_too_and_exit_code_1_where_jobs_cannot_run(kinetic, cloud) -> None:
