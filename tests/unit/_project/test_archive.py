@@ -233,6 +233,7 @@ def test_packs_are_split_before_they_grow_too_large(send, project, store, tmp_pa
     assert contents(tmp_path / "work") == contents(project)
 
 
+@pytest.mark.usefixtures("calm")  # files too new to be trusted have packs of their own beside those that count
 def test_many_small_packs_are_written_anew_as_one(send, project, store, tmp_path):
     largest = 0
     for number in range(60):
@@ -242,7 +243,7 @@ def test_many_small_packs_are_written_anew_as_one(send, project, store, tmp_path
 
     unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
 
-    assert 10 < largest <= 30
+    assert 10 < largest <= 20
     assert contents(tmp_path / "work") == contents(project)
 
 
