@@ -251,7 +251,7 @@ class Copy:
         """Return how many files and bytes have been copied."""
         size = sum(file.size for file in self.done)
         with contextlib.suppress(OSError):  # incomplete files come and go
-            for entry in os.scandir(self._scratch) if self._scratch else ():
+            for entry in list(os.scandir(self._scratch)) if self._scratch else ():
                 size += entry.stat().st_size
         whole = sum(file.size for file in self.todo)
         return f"{len(self.done)} of {len(self.todo)} files, {size_text(min(size, whole))} of {size_text(whole)}"

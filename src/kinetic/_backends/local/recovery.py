@@ -77,7 +77,7 @@ def _is_of_another_home(lock: Path, supervisor: str) -> bool:
     """Return whether a supervisor lives and holds its lock in another home, of which this one is a copy."""
     for pid in _marked(supervisor):
         with contextlib.suppress(OSError):  # it has ended
-            opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd")]
+            opened = [os.readlink(entry) for entry in list(os.scandir(f"/proc/{pid}/fd"))]
             locks = {folders.file_id(path) for path in opened if path.endswith(f"/{lock.name}")}
             if locks - {(0, 0), folders.file_id(lock)}:
                 return True
@@ -482,9 +482,10 @@ def remove_job(paths: Paths, job_id: str) -> None:
     """
     if _is_being_cleared(paths, job_id):
         with contextlib.suppress(OSError):
-            for entry in os.scandir(paths.job(job_id)):
+            for entry in list(os.scandir(paths.job(job_id))):
                 if not entry.name.startswith("data-") and entry.name != paths.clearing(job_id).name:
-                    remove_folder(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)
+                    with contextlib.suppress(FileNotFoundError):  # the supervisor was faster
+                        remove_folder(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)
         if _is_being_cleared(paths, job_id):
             return
     drop_data(paths, job_id)

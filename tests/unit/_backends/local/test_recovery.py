@@ -503,6 +503,27 @@ def test_copies_of_data_that_the_supervisor_of_a_job_will_remove_are_left_to_it_
     assert not dead.paths.job(JOB).exists()
 
 
+def test_a_job_is_removed_whole_beside_its_supervisor_that_removes_the_same_files(dead, monkeypatch):
+    dead.die()
+    files = {dead.paths.job(JOB) / name for name in "abc"}
+    dead.work.data.mkdir()
+    for file in files:
+        file.touch()
+    unlink, lock = os.unlink, runtime_files.take_abandoned_lock(dead.paths.lock("dead"))
+
+    def unlink_after_the_supervisor(file):
+        unlink(file)
+        unlink(file)
+
+    recovery.note_clearing(dead.paths, JOB, "dead")
+    monkeypatch.setattr(recovery.os, "unlink", unlink_after_the_supervisor)
+    recovery.remove_job(dead.paths, JOB)
+    monkeypatch.undo()
+    lock.release()
+
+    assert [file.name for file in files if file.exists()] == []
+
+
 def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_path: Path):
     paths = Paths(tmp_path / "run")
     data = paths.files(JOB, 0).data
