@@ -16,6 +16,7 @@ from servers.http11 import Answer, Request, Server
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.queue import JobRow
+from kinetic.job_status import JobStatus
 
 SCRIPT = """
     import os
@@ -136,6 +137,28 @@ def test_a_job_whose_store_comes_back_gives_its_value(away: Away, is_waited_for:
 
     away.come_back()
 
+    assert away.collected(job_id) == "computed once\n"
+
+
+def test_a_pending_job_says_that_it_waits_for_its_store_until_it_begins(away: Away) -> None:
+    away.go.unlink(missing_ok=True)
+    away.leave("attempts")
+    job_id = away.submit()
+    away.wait_until(lambda: away.row(job_id).verdict, "the note of the wait", 60)
+    observed = away.backend().observe([job_id])[job_id]
+    explained = away.backend().explain(job_id)
+
+    away.come_back()
+    away.wait_until(away.begun.exists, "the beginning of the job", 60)
+    after = away.backend().observe([job_id])[job_id]
+    away.go.touch()
+
+    assert observed.status is JobStatus.PENDING
+    assert observed.reason.startswith("waits for its store: gs://jobs-of-a-test")
+    assert explained is not None
+    assert explained.what == f"{job_id} {observed.reason}"
+    assert "kinetic doctor" in explained.next
+    assert (after.status, after.reason) == (JobStatus.RUNNING, "")
     assert away.collected(job_id) == "computed once\n"
 
 

@@ -464,6 +464,8 @@ class LocalBackend:
             return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
         if row.state == "queued":
             return Diagnosis(f"{name} {self._waits_for(row)}", why=self._blockers(row), next="kinetic jobs list")
+        if row.state == "claimed" and row.verdict:
+            return Diagnosis(f"{name} {row.verdict}", next="see whether the store can be reached: kinetic doctor")
         if reason := _reason(row):
             log_in = "log in again where it says so; the next command that observes the job stores its value"
             return Diagnosis(f"{name} has {reason}", next=log_in)
@@ -596,7 +598,7 @@ def _way_home(old: Path, runtime: Path) -> tuple[str, str]:
 
 
 def _reason(row: JobRow) -> str:
-    """Return why a job failed where no store could take its verdict, or what a finished one waits for."""
+    """Return why a job failed where no store could take its verdict, or what a claimed or finished one waits for."""
     return "" if row.verdict in {"", *VERDICTS} else row.verdict
 
 

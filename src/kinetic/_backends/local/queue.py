@@ -313,7 +313,7 @@ class Queue(QueueConnection):
         This is on the disk before the function begins: after a power cut it must not begin a second time.
         """
         update = (
-            "UPDATE jobs SET state = 'running', attempt = ?, started = ?"
+            "UPDATE jobs SET state = 'running', attempt = ?, started = ?, verdict = ''"
             " WHERE job_id = ? AND supervisor = ? AND stop = 0"
         )
         return self._change_rows(update, attempt, time.time(), job_id, supervisor)
@@ -330,10 +330,10 @@ class Queue(QueueConnection):
         is_stored = verdict in VERDICTS  # then the outcome is on the disk, and a row that still runs is settled by it
         return self._change_rows(update, time.time(), verdict, job_id, forced=not is_stored)
 
-    def note(self, job_id: str, waits_for: str) -> None:
-        """Write down what a job waits for whose function has returned."""
-        update = "UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'"
-        self._change_rows(update, waits_for, job_id, forced=False)
+    def note(self, job_id: str, waits_for: str, *, state: str = "running") -> None:
+        """Write down what a job waits for whose function has returned, or that a supervisor has claimed."""
+        update = "UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = ?"
+        self._change_rows(update, waits_for, job_id, state, forced=False)
 
     def lend_slot(self, job_id: str, attempt: int) -> None:
         """Let another job have the slot of one that waits for jobs; until its end, or ``take_slot_back``."""

@@ -329,12 +329,14 @@ class QueueSource:
     def reach(self, do: Callable[[], T]) -> T:
         if not self._is_cloud:
             return do()
-        return attempts.keep_trying(
-            do,
-            StoreUnreachableError,
-            wait=self.wait,
-            say=lambda error: sys.stderr.write(f"{self.task.job_id} waits for its store: {reason_of(error)}\n"),
-        )
+
+        def say(error: Exception) -> None:
+            words = f"waits for its store: {reason_of(error)}"
+            sys.stderr.write(f"{self.task.job_id} {words}\n")
+            with contextlib.suppress(BackendUnavailableError):
+                self._queue.note(self.task.job_id, words, state="claimed")
+
+        return attempts.keep_trying(do, StoreUnreachableError, wait=self.wait, say=say)
 
     def skip(self, why: str) -> None:
         job_id = self.task.job_id
