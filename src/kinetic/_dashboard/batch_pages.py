@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from kinetic._batches.report import FoundBatch
 from kinetic._dashboard import job_pages
 from kinetic._dashboard.job_feed import problem_page
 from kinetic._jobs import locate
+from kinetic._stores.parallel import in_parallel
 from kinetic._wire import NamedTuple, keys
 from kinetic.errors import BatchNotFoundError, KineticError, LaunchError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kinetic._batches.report import BatchState
     from kinetic._dashboard.job_feed import JobFeed
     from kinetic._dashboard.places import Place
+    from kinetic._jobs.handle import JobHandle
 
 Page = dict[str, Any]
 _MOST_VALUES = 2000  # of a batch, that one page shows
@@ -115,26 +118,34 @@ class BatchPages:
 
     def values_page(self, group_id: str) -> Page:
         """Return the values of inputs that succeeded; each is verified with this user's own key before it is opened."""
-        _, batch = self.find(group_id)
+        place, batch = self.find(group_id)
         tracker = state.refreshed(batch.handle)
-        rows: list[Page] = []
-        left_out = 0
-        for index, job in enumerate(batch.handle.jobs):
-            if job is None or state.state_of(tracker, index) != state.SUCCEEDED:
-                continue
-            if len(rows) >= _MOST_VALUES:
-                left_out += 1
-                continue
-            if job.job_id not in self._values:
-                try:
-                    outcome = job_pages.verified_outcome(job)
-                    if outcome is None or not outcome.succeeded:  # it was collected
-                        continue
-                    self._values[job.job_id] = _brief(job_pages.value_of(locate.store_of(job), outcome))
-                except KineticError as error:
-                    self._values[job.job_id] = {"left_out": error.what}
-            rows.append({"index": index, "job_id": job.job_id, **self._values[job.job_id]})
+        succeeded = [
+            (index, job)
+            for index, job in enumerate(batch.handle.jobs)
+            if job is not None and state.state_of(tracker, index) == state.SUCCEEDED
+        ]
+        shown, left_out = succeeded[:_MOST_VALUES], len(succeeded[_MOST_VALUES:])
+        new = [functools.partial(self._value, job) for _, job in shown if job.job_id not in self._values]
+        for job_id, value in in_parallel(place.store, new):
+            if value is not None:
+                self._values[job_id] = value
+        rows = [
+            {"index": index, "job_id": job.job_id, **self._values[job.job_id]}
+            for index, job in shown
+            if job.job_id in self._values
+        ]
         return {"group_id": group_id, "values": rows, "left_out": left_out}
+
+    def _value(self, job: JobHandle) -> tuple[str, Page | None]:
+        """Return a job's id, and its value as it is shown; None where it was collected."""
+        try:
+            outcome = job_pages.verified_outcome(job)
+            if outcome is None or not outcome.succeeded:
+                return job.job_id, None
+            return job.job_id, _brief(job_pages.value_of(locate.store_of(job), outcome))
+        except KineticError as error:
+            return job.job_id, {"left_out": error.what}
 
     def cancel(self, group_id: str) -> Page:
         """Cancel a batch; return it as it is then."""
