@@ -185,7 +185,12 @@ FOUND = ModuleOrigin("installed", "the job's Python finds it where this one does
 
 def classify(module: ModuleType, plan: Plan, name: str = "") -> ModuleOrigin:
     """Return how a module reaches the job that a plan describes; ``name``: under which it is imported."""
-    return _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path))).classify(module, name)
+    return classifier(plan).classify(module, name)
+
+
+def classifier(plan: Plan) -> Classifier:
+    """Return what classifies many modules, while neither ``sys.path`` nor what is left out of the project changes."""
+    return _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path)))
 
 
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
@@ -203,7 +208,8 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
 
 def shipped(plan: Plan) -> list[ModuleType]:
     """Return the imported modules that the job imports from its copy of the project, or as its Python finds them."""
-    return [module for _, module in _inside(plan) if classify(module, plan) in {_SHIPS, FOUND}]
+    kinds = classifier(plan)
+    return [module for _, module in _inside(plan) if kinds.classify(module) in {_SHIPS, FOUND}]
 
 
 def _inside(plan: Plan) -> list[tuple[str, ModuleType]]:
@@ -237,7 +243,7 @@ class _Found(NamedTuple):
     is_environment: bool  # it is in a virtual environment
 
 
-class _Classifier:
+class Classifier:
     """What is the same for all modules of a plan."""
 
     def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
@@ -343,8 +349,8 @@ class _Classifier:
 
 
 @functools.lru_cache(maxsize=4)
-def _classifier(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Classifier:
-    return _Classifier(plan, path)
+def _classifier(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> Classifier:
+    return Classifier(plan, path)
 
 
 def _ignore_stamps(plan: Plan) -> tuple[tuple[int, int] | None, ...]:
@@ -358,6 +364,12 @@ def _stamp(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return about.st_mtime_ns, about.st_size
+
+
+def _settled_stamp(folder: str) -> object:
+    """Change when something is added to a folder or taken away, and always while that may be under way."""
+    stamp, now = _stamp(folder), time.time_ns()
+    return stamp if stamp and folders.is_settled(stamp[0], now) else now
 
 
 def _place(module: ModuleType) -> str | None:
@@ -425,15 +437,19 @@ def added_libraries(plan: Plan) -> list[str]:
 
     Those of the project that are not sent are among them: ``pip install --target`` a folder that .kineticignore names.
     """
-    own, found = (sys.prefix, sys.base_prefix), []
-    project = _classifier(plan, _ignore_stamps(plan), tuple(map(str, sys.path)))
+    project, found = classifier(plan), []
     for entry in filter(None, map(str, sys.path)):
         folder = os.path.abspath(entry)
-        if not any(root.below(folder, prefix) is not None for prefix in own) and (
+        if not _is_of_this_python(folder) and (
             root.is_installed(folder) or (not project.is_sent(folder) and _holds_packages(folder))
         ):
             found.append(folder)
     return found
+
+
+@functools.lru_cache(maxsize=100)
+def _is_of_this_python(folder: str) -> bool:
+    return any(root.below(folder, prefix) is not None for prefix in (sys.prefix, sys.base_prefix))
 
 
 def _holds_packages(folder: str) -> bool:
@@ -457,25 +473,40 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
     with contextlib.suppress(OSError), open(plan.root / "pyproject.toml", encoding="utf-8", errors="replace") as file:
         if line := re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE):  # of [project], or Poetry's
             own = re.sub(r"[-_.]+", "_", line.group(1)).lower()
-    for folder, name in _in_package_folders(".dist-info"):
-        path = f"{folder}/{name}"
-        is_own = name.partition("-")[0].lower() == own
-        if name not in found and (is_own or _is_sent(plan, f"{path}/direct_url.json")):
-            found[name] = {each: text for each in _ABOUT if (text := _fields(f"{path}/{each}"))}
+    for folder in filter(root.is_installed, map(str, sys.path)):
+        for name, origin in _distributions(folder, _settled_stamp(folder)):
+            is_own = name.partition("-")[0].lower() == own
+            if (is_own or (origin and _is_sent(plan, origin))) and name not in found:
+                found[name] = {each: text for each in _ABOUT if (text := _fields(f"{folder}/{name}/{each}"))}
     return found
 
 
-def _is_sent(plan: Plan, file: str) -> bool:
-    """Return whether a package was installed from a folder that is sent, by the ``direct_url.json`` of PEP 610."""
+@functools.lru_cache(maxsize=8)
+def _distributions(folder: str, _stamp: object) -> list[tuple[str, str]]:
+    """Return what is installed in a folder, and from which folder each was, by the ``direct_url.json`` of PEP 610."""
     from urllib.parse import unquote  # only for jobs in another environment
 
-    with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as page:
-        url = str(json.loads(page.read()).get("url"))
-        path = os.path.normpath(unquote(url.removeprefix("file://")))
-        from_there = any(root.below(path, folder) is not None for _, folder in plan.sent())
-        is_around = any(root.below(folder, path) is not None for _, folder in plan.beside)  # its ``src`` is sent
-        return url.startswith("file:///") and (from_there or is_around)
-    return False
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith(".dist-info"):
+                url = _url_of(f"{folder}/{name}/direct_url.json")
+                is_folder = url.startswith("file:///")
+                found.append((name, os.path.normpath(unquote(url.removeprefix("file://"))) if is_folder else ""))
+    return found
+
+
+def _url_of(file: str) -> str:
+    with contextlib.suppress(OSError, ValueError, AttributeError), open(file, encoding="utf-8") as page:
+        return str(json.loads(page.read()).get("url"))
+    return ""
+
+
+def _is_sent(plan: Plan, origin: str) -> bool:
+    """Return whether a package was installed from a folder that is sent."""
+    from_there = any(root.below(origin, folder) is not None for _, folder in plan.sent())
+    is_around = any(root.below(folder, origin) is not None for _, folder in plan.beside)  # its ``src`` is sent
+    return from_there or is_around
 
 
 def _fields(file: str) -> str:

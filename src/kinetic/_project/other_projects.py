@@ -41,21 +41,20 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
 
 def _imported(plan: Plan) -> Iterator[str]:
     """Yield the folders from which modules were imported that no folder of the project holds, but Python finds."""
-    alone = replace(plan, root=Path(os.devnull), sys_path_rel=(), same_python=True)
+    alone = modules.classifier(replace(plan, root=Path(os.devnull), sys_path_rel=(), same_python=True))
     libraries = tuple(f"{folder}/" for folder in map(str, sys.path) if root.is_installed(folder))
+    known = {plan.here(part) for part in plan.sys_path_rel}
     for name, module in list(sys.modules.items()):  # some thousand
         file = vars(module).get("__file__") if type(module) is ModuleType else None
-        if (
-            not isinstance(file, str)
-            or file.startswith(libraries)
-            or not file.startswith("/")
-            or root.is_installed(file)
-        ):
+        if not isinstance(file, str) or file.startswith(libraries) or not file.startswith("/"):
             continue
-        if name == module.__name__ and modules.classify(module, alone) == modules.FOUND:
-            folder = os.path.dirname(file)
-            for _ in range(name.count(".") + ("__path__" in vars(module))):
-                folder = os.path.dirname(folder)
+        folder = os.path.dirname(file)
+        for _ in range(name.count(".") + ("__path__" in vars(module))):
+            folder = os.path.dirname(folder)
+        if folder in known or root.is_installed(folder) or name != module.__name__:
+            continue
+        if alone.classify(module) == modules.FOUND:
+            known.add(folder)
             yield folder
 
 

@@ -177,6 +177,7 @@ def is_program(file: str | None) -> bool:
     return is_installed(file) or (file is not None and os.path.dirname(file) == os.path.dirname(sys.executable))
 
 
+@functools.lru_cache(maxsize=10_000)  # links are resolved, and each submission asks for all modules
 def is_standard(file: str) -> bool:
     """Return whether a file belongs to the standard library."""
     return any(below(file, library) is not None for library in _libraries())
