@@ -162,6 +162,37 @@ def test_a_pending_job_says_that_it_waits_for_its_store_until_it_begins(away: Aw
     assert away.collected(job_id) == "computed once\n"
 
 
+@pytest.mark.parametrize("bucket", ["jobs-of-a-test", "not-there"])
+def test_an_output_folder_in_a_bucket_that_cannot_be_used_is_named_before_the_job_begins(
+    away: Away, monkeypatch: pytest.MonkeyPatch, bucket: str
+) -> None:
+    monkeypatch.delenv("KINETIC_STORE")
+    monkeypatch.setenv("KINETIC_OUTPUT_DIR", f"gs://{bucket}/trained")
+    if bucket == "jobs-of-a-test":
+        away.leave(status=403)
+    away.go.touch()
+
+    done = away.project.run("script.py", str(away.begun), str(away.go))
+
+    assert f"warning: files that the job writes may not get to gs://{bucket}/trained" in done.stderr
+    assert "next: " in done.stderr
+    away.come_back()
+    assert away.collected(done.stdout.strip()) == "computed once\n"
+
+
+def test_an_output_folder_in_a_bucket_that_can_be_used_needs_no_words(
+    away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KINETIC_STORE")
+    monkeypatch.setenv("KINETIC_OUTPUT_DIR", "gs://jobs-of-a-test/trained")
+    away.go.touch()
+
+    done = away.project.run("script.py", str(away.begun), str(away.go))
+
+    assert "warning" not in done.stderr
+    assert away.collected(done.stdout.strip()) == "computed once\n"
+
+
 @at_both_ends
 def test_a_supervisor_that_is_told_to_end_leaves_its_job_to_the_next_one(
     away: Away, is_waited_for: Callable[[Away], str], living_processes: Callable[[Path], list[int]]

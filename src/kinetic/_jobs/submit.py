@@ -24,7 +24,7 @@ from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
 from kinetic._project import root
-from kinetic._stores import put_many
+from kinetic._stores import open_store, put_many
 from kinetic._stores.protocol import CLOUDS, parse_address
 from kinetic._wire import NamedTuple, digests, documents, folders, keys, loading, python_runtime, records
 from kinetic._wire import order as wire_order
@@ -443,6 +443,19 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
             next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
             code="output-elsewhere",
         )
+    if is_here and outputs.startswith(CLOUDS) and not outputs.startswith(f"{context.store.url}/"):
+        _look_at_outputs(outputs)
+
+
+@functools.cache
+def _look_at_outputs(address: str) -> None:
+    """Warn, once in a process, of a bucket that this user cannot use now: the job would, too, after its work."""
+    try:
+        with submit_context.phase("looking at the output folder", is_remote=True):
+            next(open_store(address).entries(""), None)
+    except KineticError as error:
+        what = f"files that the job writes may not get to {address}, which cannot be looked at: {error.what}"
+        output.warn(what, why=error.why or "", next=error.next or "")
 
 
 def _check_volumes(options: Options, context: SubmitContext) -> None:
