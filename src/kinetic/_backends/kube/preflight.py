@@ -64,6 +64,7 @@ _DEFAULT_QUEUE = "default"
 _VOLCANO = "volcano"  # what Volcano's scheduler is called, unless its administrator says otherwise
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
+_SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -119,9 +120,16 @@ def questions(
         return ()
 
     def check_volume_claims() -> Sequence[str]:
+        notes = []
         for name in dict.fromkeys(each.claim for each in settings.volume_claims):
             _require(client, VOLUME_CLAIM, name, in_every_pod, code="volume-claim")
-        return ()
+            modes = ((_metadata_of(client, VOLUME_CLAIM, name) or {}).get("spec") or {}).get("accessModes") or ()
+            if placement.hosts > 1 and modes and not _SHARED_MODES.intersection(modes):
+                notes.append(
+                    f"the volume claim {name} is {' and '.join(modes)}, which one machine can mount at a time: the"
+                    f" {placement.hosts} hosts of {placement.name} start only if it is ReadWriteMany or ReadOnlyMany"
+                )
+        return notes
 
     def check_config_maps() -> Sequence[str]:
         for name in settings.config_maps:
@@ -287,10 +295,14 @@ def _exists(client: Client, kind: Kind, name: str, *, absent_seconds: float = 0.
 
 
 def _metadata_of(client: Client, kind: Kind, name: str, *, absent_seconds: float = 0.0) -> Object | None:
-    """Return an object without its content; an empty one where there is none, None where we may not read it."""
+    """Return an object without its content; an empty one where there is none, None where we may not read it.
+
+    Of a volume claim, the content as well.
+    """
 
     def ask() -> Object | None:
-        reply = client.transport.send("GET", kind.path(client.namespace, name), headers=_HEADERS)
+        headers = {} if kind is VOLUME_CLAIM else _HEADERS
+        reply = client.transport.send("GET", kind.path(client.namespace, name), headers=headers)
         if reply.status in {403, 404}:
             return None if reply.status == 403 else {}
         if reply.status != 200 or not (found := response_json(reply.body)):

@@ -458,6 +458,25 @@ def test_each_volume_claim_must_exist_and_is_asked_for_once(cluster, client) -> 
     assert cluster.asked("/persistentvolumeclaims/sets") == before + 1
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "modes", "is_noted"),
+    [
+        ("gpu-h100x8x2", ["ReadWriteOnce"], True),
+        ("gpu-h100x8x2", ["ReadWriteOnce", "ReadOnlyMany"], False),
+        ("gpu-h100x8", ["ReadWriteOnce"], False),
+    ],
+)
+def test_a_volume_claim_of_one_machine_is_noted_for_several_hosts(
+    cluster, client, accelerator: str, modes: list[str], is_noted: bool
+) -> None:
+    claim = {"metadata": {"name": "sets"}, "spec": {"accessModes": modes}}
+    cluster.answers["/persistentvolumeclaims/sets"] = page(claim)
+
+    notes = check(client, place(accelerator), ClusterSettings(volume_claims=(VolumeClaim("/a", "sets"),)))
+
+    assert any("the volume claim sets is ReadWriteOnce" in note for note in notes) is is_noted
+
+
 def test_config_maps_of_the_settings_must_exist(cluster, client) -> None:
     settings = ClusterSettings(config_maps=("proxy", "packages"))
     cluster.objects.add("/api/v1/namespaces/team/configmaps/proxy")
