@@ -7,7 +7,6 @@ import threading
 from kinetic._stores import store_errors
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.protocol import RESERVED_FOLDER, Store
-from kinetic.errors import StoreError
 
 PROBE = f"{RESERVED_FOLDER}/probe-2"
 PROBE_CONTENT = b"kinetic tests here that this service creates objects only where none is. Safe to delete.\n"
@@ -17,7 +16,7 @@ _proven_lock = threading.Lock()
 
 
 def check_conditional_writes(store: Store) -> None:
-    """Prove once per process that this store refuses to create an object that exists, a large one included.
+    """Prove once per process that this store refuses to create an object that exists.
 
     The probe stays where it is. So the question costs one small request, whose refusal is the proof; only the very
     first on a bucket costs more.
@@ -27,13 +26,7 @@ def check_conditional_writes(store: Store) -> None:
     """
     if not isinstance(store, BucketStore) or store.url in _proven:
         return
-    if store.put(PROBE, PROBE_CONTENT, if_absent=True):
-        if store.put(PROBE, PROBE_CONTENT, if_absent=True):
-            raise store_errors.unconditional(store.url, "an object was created a second time under the same key")
-        try:
-            store.check_copies(PROBE)
-        except StoreError:
-            store.delete(PROBE)  # the next process asks again
-            raise
+    if store.put(PROBE, PROBE_CONTENT, if_absent=True) and store.put(PROBE, PROBE_CONTENT, if_absent=True):
+        raise store_errors.unconditional(store.url, store_errors.TWICE)
     with _proven_lock:
         _proven.add(store.url)

@@ -70,15 +70,6 @@ class BucketStore:
             with body:
                 return self._uploader.create_large(key, body) if if_absent else self._uploader.write_large(key, body)
 
-    def check_copies(self, key: str) -> None:
-        """Prove with this object that a large one is created only where none is; see Uploader.create_large.
-
-        Raises:
-            StoreError: It is not.
-        """
-        with self._translated_errors(key):
-            self._uploader.check_copies(key)
-
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return read_range(self, key, start, length)
 

@@ -75,9 +75,10 @@ def version() -> str:
 class ObstoreClient:
     """A client of one bucket, made with the first request."""
 
-    def __init__(self, address: Address, retry: Retry) -> None:
+    def __init__(self, address: Address, retry: Retry, timeout: timedelta = TIMEOUT) -> None:
         self.address = address
         self.retry = retry
+        self._timeout = timeout
         self._client: Client | None = None
         self._lock = threading.Lock()
 
@@ -143,7 +144,7 @@ class ObstoreClient:
         """Return our client; another one than that whose credentials were rejected."""
         with self._lock:
             if self._client is None or self._client is rejected:
-                self._client = make_client(self.address, self.retry)
+                self._client = make_client(self.address, self.retry, self._timeout)
             return self._client
 
     def _forget(self, client: Client) -> None:
@@ -166,10 +167,10 @@ class ObstoreClient:
         return _on_own_thread(call)
 
 
-def make_client(address: Address, retry: Retry) -> Client:
+def make_client(address: Address, retry: Retry, timeout: timedelta = TIMEOUT) -> Client:
     """Make the client; no request is sent yet."""
     options: dict[str, Any] = {
-        "client_options": {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
+        "client_options": {"timeout": timeout, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
         "retry_config": {
             "max_retries": retry.attempts - 1,
             "retry_timeout": timedelta(seconds=retry.total_seconds),

@@ -33,6 +33,7 @@ _OF_PROXY = r"\b(?:ConnectFailed|ProxyAuthRequired)\b"  # in the debug text: it 
 _CAUSE = r'(?:message|error): "([^"\n]+)"|\b(ProxyAuthRequired|TimedOut)\b'  # the last one: why no connection was made
 _MESSAGE = r"<(?:Details|Message|AuthenticationErrorDetail)>([^<\n]+)"
 _MAY_NOT = frozenset({"AccessDenied", "AuthorizationPermissionMismatch"})  # the latter is Azure's
+TWICE = "an object was created a second time under the same key"
 _SKEWED = "RequestTimeTooSkewed|Request date header too old"
 _CLOCK = "set the clock of this machine, e.g. sudo timedatectl set-ntp true"
 
@@ -93,7 +94,7 @@ def unconditional(url: str, why: str) -> StoreError:
     return StoreError(
         f"{url} does not support conditional writes, so results in it could be lost",
         why=why,
-        next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, MinIO or Ceph since 2024",
+        next="use a service that honors If-None-Match: Amazon S3, Cloud Storage, Azure, Ceph, or MinIO since 2024",
         code="store-unconditional",
     )
 
