@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from servers.faults import Fault
 from waiting import until
 
 from kinetic._wire import digests, documents, inspection, keys
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
-from .conftest import HOST, JOB, KEY, Pods, act, ends_of, start_all, wait_for_line
+from .conftest import HOST, JOB, KEY, Bucket, Pods, act, ends_of, start_all, wait_for_line
 
 
 def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
@@ -215,6 +216,25 @@ def test_a_group_that_begins_again_is_the_next_attempt_and_the_logs_of_the_one_b
         ["attempt 0\n"] * 2,
         ["attempt 1\n"] * 2,
     ]
+
+
+@pytest.mark.parametrize("variables", [{}, {"LWS_POD_UID": "leader"}], ids=["a Job", "a LeaderWorkerSet"])
+def test_a_leader_that_is_refused_right_after_its_claim_keeps_its_attempt(
+    cloud_pods: Pods, bucket: Bucket, variables: dict[str, str]
+) -> None:
+    cloud_pods.tell(hosts=2, poll_seconds=0.1)
+    act(cloud_pods, "return host")
+    refused = Fault("status", target="0%2Ebegun", method="PUT", times=2, status=403)
+    bucket.proxy.faults.append(refused)
+
+    hosts = [
+        cloud_pods.start(JOB_COMPLETION_INDEX="0", **variables),
+        cloud_pods.start(JOB_COMPLETION_INDEX="1"),
+    ]
+
+    assert ends_of(hosts) == [0, 0]
+    assert refused.met == 2
+    assert cloud_pods.keys_below(keys.attempts(JOB)) == ["0"]
 
 
 def test_a_host_that_sees_no_verdict_since_the_job_was_collected_and_removed_does_not_wait_for_it(slices: Pods) -> None:

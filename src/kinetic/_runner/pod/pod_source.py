@@ -121,6 +121,7 @@ class PodSource:
         self.is_removed = False  # with its verdict, before this host of a slice saw that
         self._is_watching = False
         self._lingers_since: float | None = None
+        self._claimed: AttemptNote | None = None
         self._always_short_of = container.shortages(place.base)
         self._notifier: Notifier | None = None
         self._log_pump: LogPump | None = None
@@ -290,8 +291,11 @@ class PodSource:
         machine, python = os.uname().nodename, python_runtime.python_version()
         details: dict[str, object] = {"pod": machine, "host": host}
         note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
-        found = self._claim_together(note, key) if task.hosts > 1 else attempts.claim(self.store, note, key)
+        found = self._claimed  # where the store was out of reach right after it, this is done once more
+        if found is None:
+            found = self._claim_together(note, key) if task.hosts > 1 else attempts.claim(self.store, note, key)
         if found is not None:
+            self._claimed = found
             self._shortage = container.lasting_shortage(self.store, found, key)
             self._brief = container.brief_attempts(self.store, found, key) if task.hosts > 1 else ""
             self._interruptions = found.attempt  # those that failed are counted as retries
