@@ -121,6 +121,7 @@ class Group:
 
     def __init__(self) -> None:
         self.store = MemoryStore("group")
+        self.addresses: list[Any] = [(socket.AF_INET6, ("fd00::5", 0, 0, 0)), (socket.AF_INET, ("10.0.0.5", 0))]
 
     def claim(
         self,
@@ -146,8 +147,9 @@ class Group:
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
-    monkeypatch.setattr(rendezvous, "_own_address", lambda: (socket.AF_INET, ("127.0.0.1", 0)))
-    return Group()
+    made = Group()
+    monkeypatch.setattr(rendezvous, "_own_addresses", lambda: made.addresses)
+    return made
 
 
 def test_each_leader_makes_the_next_attempt_and_the_others_join_it(group: Group) -> None:
@@ -170,11 +172,18 @@ def test_a_host_that_is_quicker_than_its_leader_waits_for_it_and_does_not_join_t
 def test_a_host_that_never_began_in_the_group_before_knows_its_leader_by_the_address(group: Group) -> None:
     group.claim(0, "first-0")
 
-    host, found = group.claim(1, "second-1", leader="127.0.0.2", meanwhile=group.decide)
+    host, found = group.claim(1, "second-1", leader="10.0.0.6", meanwhile=group.decide)
     assert (found, host.did) == (None, ["waited for the group"])
 
     group.store.delete(keys.result("job"))
-    assert group.claim(1, "first-1", leader="127.0.0.1")[1].attempt == 0
+    assert group.claim(1, "first-1", leader="10.0.0.5")[1].attempt == 0
+
+
+def test_a_leader_that_knows_no_address_but_that_of_its_own_machine_is_joined_all_the_same(group: Group) -> None:
+    group.addresses = [(socket.AF_INET, ("127.0.1.1", 0))]
+    group.claim(0, "")
+
+    assert group.claim(1, "", leader="10.0.0.5", meanwhile=group.decide)[1].attempt == 0
 
 
 def test_a_host_joins_no_attempt_of_another_restart_of_its_set(group: Group) -> None:

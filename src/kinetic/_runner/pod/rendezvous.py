@@ -58,7 +58,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 3.2  # between two looks whether the leader has begun; doubled each time
 _TOLD_LOOK = 0.8  # the one before which a line says what is waited for
-_POD, _LEADER, _RESTARTS = "pod_uid", "address", "restarts"  # of the leader, in the note of an attempt
+_POD, _LEADER, _RESTARTS = "pod_uid", "addresses", "restarts"  # of the leader, in the note of an attempt
 _FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
 
 
@@ -198,8 +198,10 @@ def claim_in_group(source: Host, note: AttemptNote, key: bytes) -> AttemptNote |
     all the same, it leaves once the next attempt is there.
     """
     is_leader, pod = source.place.host == 0, source.environ.get(POD_VARIABLE, "")
-    address = _own_address() if is_leader else None
-    of_leader = {_POD: pod, _LEADER: str(address[1][0]) if address else "", _RESTARTS: source.place.restarts}
+    # All of them: the leader's name has those of one family only. In the network of the node, its own may be 127.0.1.1.
+    found = [str(address[0]) for _, address in _own_addresses()] if is_leader else []
+    addresses = [each for each in found if each != "::1" and not each.startswith("127.")]
+    of_leader = {_POD: pod, _LEADER: addresses, _RESTARTS: source.place.restarts}
     note = replace(note, details={**note.details, **of_leader})
     if is_leader and not pod:
         return attempts.claim(source.store, note, key)
@@ -223,10 +225,11 @@ def _is_of_this_group(source: Host, found: AttemptNote, key: bytes) -> bool:
         return False
     if Peers(source.store, found.job_id, found.attempt, source.place.host).has_begun(key):
         return False
-    name, address = source.settings.leader, found.details.get(_LEADER)
-    if name and address:
+    name, addresses = source.settings.leader, found.details.get(_LEADER)
+    if name and isinstance(addresses, list) and addresses:
         with contextlib.suppress(OSError):  # no name is known: then only what was begun tells
-            return address in {each[4][0] for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+            there = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return any(each[4][0] in addresses for each in there)
     return True
 
 
@@ -454,21 +457,20 @@ class Notifier:
         connection.close()
 
 
-def _own_address() -> tuple[socket.AddressFamily, Any] | None:
-    """Return this pod's own address, which Kubernetes writes into /etc/hosts; None if there is none."""
-    with contextlib.suppress(OSError):
-        family, _, _, _, address = socket.getaddrinfo(socket.gethostname(), 0, type=socket.SOCK_STREAM)[0]
-        return family, address
-    return None
+def _own_addresses() -> list[tuple[socket.AddressFamily, Any]]:
+    """Return this pod's own addresses, which Kubernetes writes into /etc/hosts: two in a network of two families."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [(family, address) for family, _, _, _, address in found]
 
 
 def _make_listener() -> socket.socket | None:
     """Listen at this pod's own address; None if there is none."""
-    if (found := _own_address()) is None:
-        return None
-    family, address = found
-    with contextlib.suppress(OSError):
-        return socket.create_server(address[:2], family=family, backlog=1024)  # IP only
+    for family, address in _own_addresses()[:1]:
+        with contextlib.suppress(OSError):
+            return socket.create_server(address[:2], family=family, backlog=1024)  # IP only
     return None
 
 
