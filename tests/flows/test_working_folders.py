@@ -290,6 +290,29 @@ def test_the_next_job_uses_a_folder_without_what_the_one_before_wrote_if_that_is
     assert bool(last.same_files(first)) is is_kept
 
 
+def test_what_a_job_wrote_into_its_folder_after_it_had_moved_that_elsewhere_stays(project, look, tmp_path) -> None:
+    project.write(
+        "moves.py",
+        """
+        import os, shutil, kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def move(to):
+            folder = os.getcwd()
+            shutil.move(folder, to)
+            os.symlink(to, folder)
+            with open(os.path.join(folder, "result.csv"), "w") as file:
+                file.write("precious")
+        """,
+    )
+    to = tmp_path / "scratch"
+
+    project.out(f"from moves import *\nmove({str(to)!r})")
+    look()
+
+    assert (to / "result.csv").read_text() == "precious"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_what_a_job_left_mounted_in_its_folder_stays_whole(look, project, tmp_path) -> None:
     precious = tmp_path / "precious"

@@ -138,6 +138,7 @@ class SupervisorProcess:
         ``found``: what its worker said of it.
         """
         is_usual = verdict.cause in outcomes.OF_THE_FUNCTION and not task.visited.exists()
+        is_usual &= not os.path.islink(task.folder)  # it has moved its folder, and what it wrote there stays
         if not (task.workspace and found and is_usual) or processes.mounts_below(task.folder):
             return False
         if verdict.files and not (verdict.succeeded and _remove_written(task.folder, verdict.files)):
