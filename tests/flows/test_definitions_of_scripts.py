@@ -1318,13 +1318,18 @@ def test_a_pickle_is_opened_by_a_method_of_an_argument_or_through_what_a_decorat
         def through_a_decorator():
             return read_again()
 
+        @kinetic.run(accelerator="cpu")
+        def opened(base):
+            return base.restore()
+
         if __name__ == "__main__":
             with open("model.pkl", "wb") as file:
                 pickle.dump(Net(), file)
             print(evaluate(), through_a_decorator(), Trainer().train(), Trainer().train.run_async_map([1]).results())
+            print(opened(Base()), opened.run_async_map([Base(), Base()]).results())
         """,
     )
 
     done = project.run("train.py")
 
-    assert done.stdout == "Net Net ('Net', 0) [('Net', 1)]\n", done.stderr
+    assert done.stdout == "Net Net ('Net', 0) [('Net', 1)]\nNet ['Net', 'Net']\n", done.stderr

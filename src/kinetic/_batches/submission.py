@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import keyword
 import os
 import sys
@@ -328,7 +329,8 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     plan, store, by_value = shipment.plan, shipment.context.store, shipment.by_value
     found, handed, volumes = data_refs.FoundData(), data_refs.HandedOver(), shipment.options.volumes or {}
     call, at = pickler.Call(request.function, request.leading, {}, request.name), keys.group_function(group_id)
-    function, notes = pickler.pack_function(call, plan, store, at, by_value=by_value, swap=found)
+    pack = functools.partial(pickler.pack_function, call, plan, store, at, by_value=by_value, swap=found)
+    function, notes = pack()
     job_submit.report_notes(notes)
     first = len(found.data) + len(volumes)
     rows, errors = Inputs(), dict[int, Exception]()
@@ -358,6 +360,8 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
             if own.data:
                 found_by_input[index] = own
         job_submit.report_notes(packer.notes())
+    if packer.opens_pickles:
+        function, _ = pack(opens_pickles=True)
     step("driver:inputs-written")
     data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
     shipped = job_submit.ship_project(shipment, data, request.function)

@@ -544,10 +544,14 @@ def pack_call(
 
 
 def pack_function(
-    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str], swap: Swap
+    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str], swap: Swap, opens_pickles: bool = False
 ) -> tuple[Artifact, tuple[str, ...]]:
-    """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
+    """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user.
+
+    ``opens_pickles``: whether a method of an input does, as the packer of the inputs has found.
+    """
     rules, apart = PickleRules(plan, by_value), PickleRules(plan, by_value)
+    apart.opens_pickles = opens_pickles
     with contextlib.suppress(Exception):  # the object of a method, which each input brings along: whether it opens any
         dump(call.args, _Short(), apart)
     rules.opens_pickles = apart.opens_pickles
@@ -857,6 +861,11 @@ class InputPacker:
         if self._count >= MANY or file.tell() >= LARGE:
             self.close()
         return placed
+
+    @property
+    def opens_pickles(self) -> bool:
+        """Whether a method of an input opens pickle files: then the function brings what else the script defines."""
+        return self._rules.opens_pickles
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the user: what is sent by value."""
