@@ -194,6 +194,15 @@ def test_a_host_joins_no_attempt_of_another_restart_of_its_set(group: Group) -> 
     assert (found.attempt, host.did) == (1, ["waited for the group"])
 
 
+def test_a_host_does_not_join_the_attempt_of_a_warm_slice_that_had_the_job_before(group: Group) -> None:
+    of_warm_slice = AttemptNote("job", 0, "machine", 1.0, "", "3.11", {"host": 0})
+    group.store.put(of_warm_slice.key, of_warm_slice.to_bytes(KEY))
+
+    host, found = group.claim(1, "own-1", leader="10.0.0.5", meanwhile=lambda: group.claim(0, "own-0"))
+
+    assert (found.attempt, host.did) == (1, ["waited for the group"])
+
+
 def test_a_leader_whose_container_is_started_again_waits_for_the_end_of_its_pod(group: Group) -> None:
     group.claim(0, "first-0")
 

@@ -221,7 +221,7 @@ def claim_in_group(source: Host, note: AttemptNote, key: bytes) -> AttemptNote |
 
 
 def _is_of_this_group(source: Host, found: AttemptNote, key: bytes) -> bool:
-    if found.details.get(_RESTARTS) != source.place.restarts:
+    if found.details.get(_RESTARTS, "") != source.place.restarts:  # that of a warm slice has no such number
         return False
     if Peers(source.store, found.job_id, found.attempt, source.place.host).has_begun(key):
         return False
