@@ -596,6 +596,27 @@ def test_a_program_that_makes_garbage_before_each_of_its_calls_does_not_keep_it(
     assert int(told.split()[-1]) < 600 << 10  # KiB; all 25 of them would be 1 GiB
 
 
+def test_objects_of_a_file_and_of_a_value_are_finalized_at_the_end_as_in_python(project, kinetic) -> None:
+    project.write("cycles.py", """
+        class Library:
+            def __init__(self, name):
+                self.me, self.name = self, name
+            def __del__(self):
+                print("finalized", self.name)
+
+        Library("of the file")
+
+        def make():
+            return Library("of the value")
+    """)  # fmt: skip
+
+    told = kinetic("run", "-a", "cpu", "cycles.py::make")
+    again = Told.of(project.execute("env", "PYTHONPATH=.", *KINETIC, "jobs", "result", "@last"))
+
+    assert sorted(told.out.splitlines()[-2:]) == ["finalized of the file", "finalized of the value"]
+    assert sorted(again.out.splitlines()[-2:]) == ["finalized of the file", "finalized of the value"]
+
+
 def test_a_function_that_another_python_compiled_is_not_opened_and_stays(project, wait_until) -> None:
     project.write("jobs.py", """
         import kinetic

@@ -38,9 +38,11 @@ _BLOCK_BYTES = 1 << 20
 
 def load_value(handle: JobRecord, outcome: Outcome) -> Any:
     """Open the value; where its modules are missing, advise how to load it."""
+    from kinetic._cli import main
     from kinetic._jobs import locate, results
     from kinetic.errors import ResultUnreadableError
 
+    main.freeze_own_objects()
     try:
         return results.value_of(locate.store_of(handle), outcome, handle.func_name)
     except ResultUnreadableError as error:

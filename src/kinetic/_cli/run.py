@@ -295,8 +295,10 @@ def _wait_to_begin(descriptor: int, begin_again: Callable[[str], object]) -> Non
     What the project imports is hidden until it does. A library that is another one by then, and a file of the project
     that has the name of one of ours since then, mean a fresh interpreter.
     """
+    from kinetic._cli import main
     from kinetic._runner.worker import preloaded_modules
 
+    main.freeze_own_objects()
     with os.fdopen(descriptor, "rb") as orders:
         page = json.loads(orders.readline() or b"{}")
         for name in page.get("modules", ()):

@@ -76,7 +76,9 @@ def check_file(file: Path, name: str, words: Sequence[str], *, command: str = "k
 def _load(file: Path, words: Sequence[str]) -> types.ModuleType:
     """Import a file with ``sys.path`` and ``sys.argv`` as ``python FILE.py`` would have them."""
     import kinetic._jobs.submit  # noqa: F401 - ours first: the folder may hold a file named like a standard module
+    from kinetic._cli import main
 
+    main.freeze_own_objects()
     real = os.path.realpath(file)
     name, base = _module_name(real)
     _set_first_path(os.path.dirname(real), base)
