@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import re
 import time
@@ -223,6 +224,32 @@ def test_exit_handlers_run_after_the_result(submit) -> None:
     assert job.result(cleanup=False) == 1
     assert job.wait(timeout=5) is kinetic.JobStatus.SUCCEEDED
     assert "goodbye" in job.logs()
+
+
+def test_files_that_the_function_left_open_are_written_to_their_end_as_python_does(submit, tmp_path: Path) -> None:
+    job = submit(
+        f"""
+        class Trainer:
+            def __init__(self, folder):
+                import gzip
+                self.me = self
+                self.compressed = gzip.open(folder + "/log.gz", "wt")
+                self.plain = open(folder + "/log.txt", "w")
+                self.binary = open(folder + "/log.bin", "wb")
+
+        @on_cpu
+        def train():
+            trainer = Trainer({str(tmp_path)!r})
+            trainer.compressed.write("loss 0.5")
+            trainer.plain.write("loss 0.25")
+            trainer.binary.write(b"loss 0.125")
+        """
+    )
+
+    assert job.wait(timeout=60) is kinetic.JobStatus.SUCCEEDED
+    assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"loss 0.5"
+    assert (tmp_path / "log.txt").read_text() == "loss 0.25"
+    assert (tmp_path / "log.bin").read_bytes() == b"loss 0.125"
 
 
 def test_an_exit_handler_that_takes_for_ever_is_given_five_seconds(submit) -> None:

@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import gc
+import io
 import os
 import signal
 import sys
@@ -598,7 +600,25 @@ def _run_exit_handlers() -> None:
         process_setup.write_to_log(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
     _end_children(idle)
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on
+    _write_open_files()
     process_setup.flush()
+
+
+def _write_open_files() -> None:
+    """Write what files that were left open hold back, and end compressed ones, as Python does at its end."""
+    found: list[tuple[int, Callable[[], object]]] = []
+    objects = gc.get_objects()  # what was there before the job is frozen
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}  # few: the question is slow
+    for file in [each for each in objects if type(each) in kinds]:
+        if isinstance(file, io.TextIOWrapper):
+            found.append((0, file.flush))
+        elif isinstance(file, io.BufferedWriter | io.BufferedRandom):
+            found.append((2, file.flush))  # after what writes to it
+        elif type(file).__module__ != "_io" and not isinstance(file, io.RawIOBase):
+            found.append((1, file.close))
+    for _, write in sorted(found, key=lambda each: each[0]):
+        with contextlib.suppress(Exception):
+            write()
 
 
 def _end_idle_pools() -> set[Any]:
