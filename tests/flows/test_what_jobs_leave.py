@@ -7,6 +7,7 @@ import gzip
 import os
 import re
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,22 @@ def test_files_that_the_function_left_open_are_written_to_their_end_as_python_do
     assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"loss 0.5"
     assert (tmp_path / "log.txt").read_text() == "loss 0.25"
     assert (tmp_path / "log.bin").read_bytes() == b"loss 0.125"
+
+
+def test_what_a_function_that_failed_had_open_is_closed_as_python_does(submit, tmp_path: Path) -> None:
+    job = submit(
+        f"""
+        @on_cpu
+        def train():
+            import zipfile
+            archive = zipfile.ZipFile({str(tmp_path / "weights.zip")!r}, "w")
+            archive.writestr("weights", "0.5")
+            raise ValueError("in the middle")
+        """
+    )
+
+    assert job.wait(timeout=60) is kinetic.JobStatus.FAILED
+    assert zipfile.ZipFile(tmp_path / "weights.zip").read("weights") == b"0.5"
 
 
 def test_an_exit_handler_that_takes_for_ever_is_given_five_seconds(submit) -> None:

@@ -219,6 +219,7 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     for finish in _at_the_end:
         with contextlib.suppress(Exception):  # the value is safe, and so it stays
             finish(succeeded=final["status"] == outcomes.SUCCEEDED)
+    del ended  # an exception holds this frame: what its other frames have open is closed now, and not in a circle
     return code
 
 
