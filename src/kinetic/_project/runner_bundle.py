@@ -267,6 +267,7 @@ SELDOM = (
     "kinetic._runner.worker.small_programs",
     "kinetic._stores.azure",
     "kinetic._stores.files",
+    "kinetic._stores.large_upload",
     "kinetic._stores.memory",
     "kinetic._stores.store_errors",
     "kinetic._wire.cache_entries",

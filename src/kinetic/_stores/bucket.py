@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from obstore import ObjectMeta
+
+    from kinetic._stores.large_upload import LargeUploader
 
 T = TypeVar("T")
 PIECE = 8 << 20  # bytes: large enough that a round trip does not count, small enough to come again after a fault
@@ -55,6 +57,12 @@ class BucketStore:
         """Do what comes before the first request, where no thread starts yet."""
         self._client.make()
 
+    @cached_property
+    def _large(self) -> LargeUploader:
+        from kinetic._stores.large_upload import LargeUploader  # most jobs need none of it
+
+        return LargeUploader(self._uploader)
+
     def _translated_errors(self, key: str) -> _TranslatedErrors:
         """Translate obstore's errors while a block runs."""
         return _TranslatedErrors(self.address, key)
@@ -68,7 +76,7 @@ class BucketStore:
             if not isinstance(body, Large):
                 return self._uploader.create(key, body) if if_absent else self._uploader.write(key, body)
             with body:
-                return self._uploader.create_large(key, body) if if_absent else self._uploader.write_large(key, body)
+                return self._large.create(key, body) if if_absent else self._large.write(key, body)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return read_range(self, key, start, length)
@@ -118,7 +126,7 @@ class BucketStore:
         if found is None:
             return False
         with self._translated_errors(key), contextlib.suppress(FileNotFoundError):
-            self._uploader.touch(key, found.size)
+            self._large.touch(key, found.size)
             return True
         return False
 
