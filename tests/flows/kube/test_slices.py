@@ -305,6 +305,23 @@ def test_a_slice_that_waits_for_machines_says_so_and_is_cancelled(
     site.gone(job_id)
 
 
+def test_a_slice_that_no_machine_fits_says_so_though_its_other_hosts_get_no_pods_until_then(
+    team: Any, site: Any, machine: str, kinetic: Any
+) -> None:
+    job_id = team.run("from team import report\ntell(report.run_async().job_id)")
+
+    def refused() -> bool:
+        events = site.api.get(f"{site.core}/events")["items"]
+        return any("follower pod" in each["message"] for each in events)
+
+    wait_for("what JobSet says of the other hosts", refused)
+    told = wait_for(
+        "the reason", lambda: "hosts are running" in (said := kinetic("jobs", "explain", job_id)).out and said
+    )
+
+    assert "host 0: no node of this cluster has what the job asks for" in told.out
+
+
 def test_a_slice_is_refused_by_the_backend_of_one_host(team: Any) -> None:
     found = team.run("""
         from team import report

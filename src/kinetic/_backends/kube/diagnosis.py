@@ -48,6 +48,8 @@ _PAUSES = "in backoff after failed scale-up"
 _USUAL_SCHEDULER = "default-scheduler"
 _BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says where an autoscaler makes the node
 _FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own may be what holds the node
+# JobSet 0.10 refuses the other hosts of a slice until the first one has its node: that host's pod says why it has none.
+_WAITS_FOR_FIRST_HOST = r"denied the request: (?:follower pod|leader pod|expected 1 leader pod)"
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
@@ -359,7 +361,12 @@ def _without_pods(evidence: Evidence) -> JobState | None:
 
 def _refused_pod(evidence: Evidence) -> Explanation | None:
     """Explain why the cluster creates no pod, by the latest event that says so; None where none does."""
-    rejections = [event for event in evidence.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
+    rejections = [
+        event
+        for event in evidence.events
+        if event.get("reason") in {"FailedCreate", "JobCreationFailed"}
+        and not re.search(_WAITS_FOR_FIRST_HOST, object_status.event_message(event))
+    ]
     if not rejections:
         return None
     message = object_status.event_message(max(rejections, key=object_status.event_time))

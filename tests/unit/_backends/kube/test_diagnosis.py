@@ -772,6 +772,26 @@ def test_a_host_that_the_cluster_refuses_a_pod_is_what_a_slice_waits_for() -> No
     assert diagnose(slice_of(*map(host, range(4)))._replace(events=[refusal])).what == ""
 
 
+@pytest.mark.parametrize(
+    "said",  # of JobSet 0.10.1
+    [
+        "follower pod node selector for topology domain not found. missing selector: cloud.google.com/gke-nodepool",
+        "follower pod node selector not set",
+        "leader pod not yet scheduled, not creating follower pod. this is an expected, transient error",
+        "expected 1 leader pod (x), but got 0. this is an expected, transient error",
+    ],
+)
+def test_a_slice_whose_first_host_has_no_node_says_why_and_not_that_its_other_hosts_are_refused(said) -> None:
+    refusal = event("FailedCreate", f'Error creating: admission webhook "vpod.kb.io" denied the request: {said}')
+    first = pod("pod-0", host=0, conditions=[condition("PodScheduled", "Unschedulable", MISMATCH, holds=False)])
+
+    found = diagnose(slice_of(first)._replace(events=[refusal]))
+
+    assert found.code == "no-node-matches"
+    assert found.what.startswith("0 of 4 hosts are running; host 0: no node of this cluster")
+    assert diagnose(slice_of()._replace(events=[refusal])).code == "no-pod"
+
+
 def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
     late = {"exitCode": task.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
     early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}
