@@ -162,6 +162,48 @@ def test_the_reason_of_a_job_that_a_rule_refuses_names_the_setting(
     assert "KINETIC_LABELS and KINETIC_ANNOTATIONS set those of pods" in wait_for("the rule", explained)
 
 
+def test_a_rule_about_all_config_maps_is_fulfilled_by_the_labels_of_the_settings(
+    clients: Any, site: Any, machine: str, rule: Rule, monkeypatch: Any
+) -> None:
+    maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
+    said = "each ConfigMap needs the label team"
+    rule(
+        "Validating",
+        matchConstraints={"namespaceSelector": here, "resourceRules": [maps]},
+        validations=[{"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}],
+    )
+
+    def is_there() -> bool:
+        about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe"}}
+        try:
+            site.api.create(f"{site.core}/configmaps", about, dryRun="All")
+        except RefusedError as refused:
+            return said in str(refused)
+        return False
+
+    wait_for("the rule", is_there)
+    program = """
+        import kinetic.errors
+        from one import add
+
+        try:
+            tell(add(2, 3))
+        except kinetic.errors.LaunchError as error:
+            tell(str(error))
+    """
+
+    refused = clients.run(program)
+    monkeypatch.setenv("KINETIC_LABELS", "team=vision")
+
+    assert said in refused
+    assert "KINETIC_LABELS" in refused
+    assert clients.run(program) == 5
+    found = (each["metadata"] for each in site.api.get(f"{site.core}/configmaps")["items"])
+    (labels,) = [each["labels"] for each in found if each["name"].startswith("kinetic-runner-")]
+    assert labels["team"] == "vision"
+
+
 def test_a_warm_pod_takes_no_job_that_is_to_have_other_labels(
     clients: Any, site: Any, machine: str, monkeypatch: Any
 ) -> None:

@@ -80,11 +80,12 @@ class JobLauncher:
     def request(self, launch: Launch, shared: int | None = None) -> JobRequest:
         """Return what a launch asks of this cluster."""
         client = self._client()
-        account = preflight.service_account(client, PodRequirements.from_json(launch.requirements).settings)
+        settings = PodRequirements.from_json(launch.requirements).settings
+        account = preflight.service_account(client, settings)
         return request_of(
             launch,
             client.namespace,
-            runner=self.ensure_runner(),
+            runner=self.ensure_runner(settings.labels),
             secret=job_manifests.object_name(launch.order.job_id if shared is None else launch.group),
             account=account,
             environ=self._environ if launch.environ is None else launch.environ,
@@ -110,7 +111,7 @@ class JobLauncher:
         def make_job() -> Object:
             made = kube_client.complete(kind, client.create(kind, manifest))
             step("client:job-created")
-            self.keep_runner()
+            self.keep_runner(request.settings.labels)
             return made
 
         def make_secret(owner: Object) -> Object:
@@ -169,13 +170,13 @@ class JobLauncher:
         if shared is not None and hosts == 1:
             manifest["spec"]["suspend"] = bool(request.settings.queue or waits_for)
             made = client.create(kind, manifest)
-            self.keep_runner()
+            self.keep_runner(request.settings.labels)
             return made
         queue = request.settings.queue if kind is not LEADER_WORKER_SET and not waits_for else ""
         create = partial(_create_outside_its_queue, default_queue=default_queue) if queue else Client.create
         made = kube_client.complete(kind, create(client, kind, manifest))
         step("client:job-created")
-        self.keep_runner()
+        self.keep_runner(request.settings.labels)
         if shared is None:
             client.create(SECRET, job_manifests.secret(request, _secret_entries(launch), made))
             step("client:secret-created")
@@ -188,7 +189,7 @@ class JobLauncher:
         change: Object = {"metadata": {"labels": {QUEUE_LABEL: queue}}} if queue else {"spec": {"suspend": False}}
         return client.patch(kind, made["metadata"]["name"], change) or made  # in a queue, Kueue resumes it
 
-    def ensure_runner(self) -> str:
+    def ensure_runner(self, labels: Mapping[str, str] | None = None) -> str:
         """Make sure that the ConfigMap with the runner exists, and that it is ours; return its name.
 
         Its content is compared with what we have. That is believed for a minute, and not of another cluster: somebody
@@ -198,15 +199,15 @@ class JobLauncher:
             client = self._client()
             name, self._may_go = discovery.cache_of(client).ask(
                 "runner",
-                lambda: runner_config_maps.ensure(client),
+                lambda: runner_config_maps.ensure(client, labels),
                 lambda found: 0.0 if found[1] else discovery.SHORT_SECONDS,
             )
             return name
 
-    def keep_runner(self) -> None:
+    def keep_runner(self, labels: Mapping[str, str] | None = None) -> None:
         """Look at the ConfigMap again if it may be removed: what names it exists now, so it is not removed any more."""
         if self._may_go:
-            self.ensure_runner()
+            self.ensure_runner(labels)
 
     def keep(self, group: str, owner: str, kept: Mapping[str, object], keys: Sequence[bytes]) -> None:
         """Create the Secret that the children of a batch share; it has everything once, as it may hold 1 MiB."""

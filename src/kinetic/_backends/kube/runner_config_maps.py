@@ -22,6 +22,8 @@ from kinetic._version import __version__
 from kinetic.errors import AccessDeniedError, LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kinetic._backends.kube.client import Client, Object
 
 _MARK = "kinetic/unused-since"  # an annotation: Unix time
@@ -30,8 +32,10 @@ _NAME = r"kinetic-runner-[a-z0-9-]+"
 _ALL = f"{APP_LABEL} in ({APP},{APP_MULTI_HOST},{APP_WARM})"
 
 
-def ensure(client: Client) -> tuple[str, bool]:
+def ensure(client: Client, labels: Mapping[str, str] | None = None) -> tuple[str, bool]:
     """Make sure that the ConfigMap of this client's code exists; return its name, and whether it may be removed soon.
+
+    ``labels`` are those of the settings: it has them where a rule of the cluster rejects it otherwise, as it is shared.
 
     Raises:
         LaunchError: It has other content.
@@ -46,7 +50,13 @@ def ensure(client: Client) -> tuple[str, bool]:
         except AccessDeniedError:
             may_go = True
     if found is None:
-        client.create(CONFIG_MAP, wanted)  # another client may come first
+        try:
+            client.create(CONFIG_MAP, wanted)  # another client may come first
+        except LaunchError as error:
+            if error.code != "admission" or not labels:
+                raise
+            about = wanted["metadata"]
+            client.create(CONFIG_MAP, {**wanted, "metadata": {**about, "labels": {**labels, **about["labels"]}}})
         found = client.get(CONFIG_MAP, name) or {}
     if (found.get("binaryData") or {}) != wanted["binaryData"] or found.get("data"):
         raise LaunchError(
