@@ -141,6 +141,27 @@ def test_threads_and_processes_that_were_ended_are_named_in_the_log(submit) -> N
     assert "kinetic: process helper still ran and was ended with the job" in job.logs()
 
 
+def test_threads_of_executors_are_named_in_the_log_while_they_work_and_not_while_they_wait(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import threading
+            from concurrent.futures import ThreadPoolExecutor
+            global idle, busy
+            idle, busy = ThreadPoolExecutor(2, "idle"), ThreadPoolExecutor(2, "busy")
+            idle.submit(abs, 1).result()
+            working = threading.Event()
+            busy.submit(lambda: working.set() or time.sleep(300))
+            working.wait()
+        """
+    )
+
+    job.result(cleanup=False)
+
+    assert job.logs() == "kinetic: 1 thread(s) still ran and were ended with the job: busy_0\n"
+
+
 def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     pytest.importorskip("joblib")
     job = submit(

@@ -593,7 +593,11 @@ def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting: the supervisor ends what is left over."""
     idle = _end_idle_pools()
     executors = sys.modules.get("concurrent.futures.thread")
-    idle.update(getattr(executors, "_threads_queues", ()))  # threads of executors: Python itself ends those silently
+    waiting = getattr(getattr(executors, "_worker", None), "__code__", None)
+    frames = sys._current_frames()  # noqa: SLF001 - of threads of executors: Python ends idle ones silently
+    for thread in getattr(executors, "_threads_queues", ()):
+        if thread.ident not in frames or frames[thread.ident].f_code is waiting:
+            idle.add(thread)
     idle.add(threading.main_thread())
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread not in idle]
     if left:
