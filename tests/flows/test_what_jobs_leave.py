@@ -290,6 +290,30 @@ def test_what_a_function_that_failed_had_open_is_closed_as_python_does(submit, t
     assert zipfile.ZipFile(tmp_path / "weights.zip").read("weights") == b"0.5"
 
 
+def test_a_tracker_learns_from_excepthook_that_the_function_failed_as_in_python(submit) -> None:
+    job = submit(
+        """
+        def hook(kind, error, trace):
+            tracker.update(code=1, where=trace.tb_frame.f_code.co_name)
+            sys.stderr.write("printed again")
+
+        @on_cpu
+        def train():
+            import atexit
+            global tracker
+            tracker = {"code": 0}
+            sys.excepthook = hook
+            atexit.register(lambda: print("the run ended with", tracker))
+            raise ValueError("in the middle")
+        """
+    )
+
+    assert job.wait(timeout=60) is kinetic.JobStatus.FAILED
+    assert job.logs().endswith("the run ended with {'code': 1, 'where': 'train'}\n")
+    assert job.logs().count("ValueError: in the middle") == 1
+    assert "printed again" not in job.logs()
+
+
 def test_an_exit_handler_that_takes_for_ever_is_given_five_seconds(submit) -> None:
     job = submit("@on_cpu\ndef train():\n    import atexit\n    atexit.register(time.sleep, 300)\n    return 1")
     began = time.monotonic()

@@ -216,11 +216,24 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
     if not report.done({**final, **exited, "files": left, "phases": times}):
         end_after(_UNHEARD_SECONDS, code)  # the supervisor does not know that only exit handlers are left
     step("worker:told")
+    if isinstance(ended, Failure) and ended.cause == "exception":
+        _call_excepthook(ended.exception)
     for finish in _at_the_end:
         with contextlib.suppress(Exception):  # the value is safe, and so it stays
             finish(succeeded=final["status"] == outcomes.SUCCEEDED)
     del ended  # an exception holds this frame: what its other frames have open is closed now, and not in a circle
     return code
+
+
+def _call_excepthook(error: BaseException) -> None:
+    """Call what has taken the place of ``sys.excepthook``: trackers such as W&B note there that the run has failed.
+
+    What it prints is left out, since the log has the traceback. A debugger would stop there, with too little time.
+    """
+    if sys.excepthook is not sys.__excepthook__ and "pydevd" not in sys.modules:
+        trace = error.__traceback__
+        with contextlib.suppress(BaseException), contextlib.redirect_stderr(io.StringIO()):
+            sys.excepthook(type(error), error, trace and trace.tb_next)  # the first frame is ours
 
 
 def _note_the_begin(task: Task) -> None:
