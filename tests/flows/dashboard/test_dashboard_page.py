@@ -41,6 +41,17 @@ JOBS += """
             raise ValueError("once more")
 
     @kinetic.run(accelerator="cpu")
+    def long(more, end):
+        for number in range(20_000):
+            print("step", number)
+        print("many words", flush=True)
+        while not os.path.exists(more):
+            time.sleep(0.02)
+        print("more words", flush=True)
+        while not os.path.exists(end):
+            time.sleep(0.02)
+
+    @kinetic.run(accelerator="cpu")
     def counts(more, go):
         for done, path in ((25, more), (75, go)):
             kinetic.progress(done, 100, **{"<b>loss</b>": 0.5})
@@ -737,6 +748,41 @@ def test_a_log_whose_stream_broke_off_before_the_job_ended_is_shown_to_its_end(d
 
     shown.get_by_text("last words").wait_for()
     assert shown.evaluate(AT_THE_END)
+    page.wrong.clear()  # the browser says, too, that the stream broke off
+
+
+def test_a_log_whose_stream_broke_off_while_earlier_lines_are_fetched_is_followed_again(
+    dashboard, page, submit, tmp_path, home, wait_until
+):
+    more, end = tmp_path / "more", tmp_path / "end"
+    job_id = submit(f"print(long.run_async({str(more)!r}, {str(end)!r}).job_id)")
+
+    def has_printed(words: bytes) -> Callable[[], bool]:
+        return lambda: any(words in log.read_bytes() for log in home.glob("run/**/log-0-0"))
+
+    wait_until(has_printed(b"many words"), "more than one part of a log")
+    served = dashboard()
+    shown = page(served)
+    held = []
+    shown.route("**/log/follow?**", lambda route: route.abort(), times=1)
+    shown.route(
+        "**/log?**", lambda route: held.append(route) if "start=-" not in route.request.url else route.continue_()
+    )
+    shown.clock.install()
+    with shown.expect_event("requestfailed", lambda request: "follow" in request.url):
+        shown.goto(f"{served.url}#/jobs/{job_id}")
+    with shown.expect_request("**/log?**"):
+        shown.locator(".log").evaluate("view => view.scrollTop = 0")
+    shown.clock.run_for(2500)
+    more.touch()
+    wait_until(has_printed(b"more words"), "what is printed meanwhile")
+    (route,) = held
+    with shown.expect_response("**/log?**"):
+        route.continue_()
+    shown.clock.run_for(2500)
+
+    shown.get_by_text("more words").wait_for(state="attached")
+    end.touch()
     page.wrong.clear()  # the browser says, too, that the stream broke off
 
 

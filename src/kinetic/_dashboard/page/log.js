@@ -111,16 +111,17 @@ export class LogView {
     const ahead = start === -PART ? this.ahead : null;
     this.ahead = null;
     const found = (await ahead) || (await bytes(`${jobPath(this.job.job_id)}/log?${this.query({ start, length })}`));
-    this.size = Number(found.headers.get("x-log-size"));
     this.isChanged = found.headers.get("x-log-changed") === "1";
-    return { data: new Uint8Array(await found.arrayBuffer()), start: Number(found.headers.get("x-log-start")) };
+    const [begin, whole] = ["x-log-start", "x-log-size"].map((name) => Number(found.headers.get(name)));
+    return { data: new Uint8Array(await found.arrayBuffer()), start: begin, whole };
   }
 
   // Shows the log from a position on, or its end. Half a line at the beginning is left out.
   async open(start, target = null) {
     this.stop();
     try {
-      let { data, start: begin } = await this.fetch(start, PART);
+      let { data, start: begin, whole } = await this.fetch(start, PART);
+      this.size = whole;
       if (begin > 0 && target === null) {
         const cut = beginOf(data);
         data = data.subarray(cut);
@@ -233,7 +234,7 @@ export class LogView {
     this.busy = true;
     try {
       const want = Math.max(this.from - this.part, 0);
-      let { data, start } = await this.fetch(want, this.from - want);
+      let { data, start } = await this.fetch(want, this.from - want); // its length is the stream's to tell
       this.fit(data);
       const cut = start > 0 ? beginOf(data) : 0;
       data = data.subarray(cut);
@@ -277,7 +278,8 @@ export class LogView {
   async later() {
     this.busy = true;
     try {
-      const { data } = await this.fetch(this.to, this.part);
+      const { data, whole } = await this.fetch(this.to, this.part);
+      this.size = whole;
       this.fit(data);
       this.append(data);
       this.describe();
@@ -324,7 +326,8 @@ export class LogView {
 
   // Continues after the stream broke off. Of a job that has ended, what it printed meanwhile is there at once.
   async more() {
-    if (this.source || this.busy || this.closed || document.hidden || this.to < this.size) return;
+    if (this.source || this.closed || document.hidden || this.to < this.size) return;
+    if (this.busy) return void setTimeout(() => this.more(), 2000); // earlier lines are on their way
     if (this.isActive()) return void this.follow();
     if (this.isWhole) return;
     const wasAtEnd = this.isAtEnd();
