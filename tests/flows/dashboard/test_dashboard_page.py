@@ -676,6 +676,32 @@ def test_the_lines_before_and_after_a_very_long_one_are_reached(stored, dashboar
     shown.locator(".log .line", has_text="line 199").last.wait_for()
 
 
+def test_what_a_search_finds_is_not_mixed_with_what_was_fetched_for_the_lines_before_it(stored, dashboard, page):
+    job_id = stored.add(log=b"begin\n" + b"x" * 3_000_000 + b"\nend\n")
+    served = dashboard()
+    shown = page(served)
+    held: list[Any] = []
+
+    def hold_one(route: Any) -> None:
+        if held or "start=-" in route.request.url:
+            route.continue_()
+        else:
+            held.append(route)
+
+    shown.route("**/log?**", hold_one)
+    with shown.expect_request(lambda request: "/log?" in request.url and "start=-" not in request.url):
+        shown.goto(f"{served.url}#/jobs/{job_id}")
+    shown.get_by_role("searchbox", name="Find in the log").fill("begin")
+    shown.keyboard.press("Enter")
+    shown.locator(".log mark").wait_for()
+    late = held[0].request
+    with shown.expect_event("requestfinished", lambda request: request == late):
+        held[0].continue_()
+    shown.evaluate("new Promise(requestAnimationFrame)")
+
+    assert shown.locator(".log .line").first.text_content() == "begin"
+
+
 def test_pages_that_are_not_in_sight_leave_the_browser_its_connections(dashboard, page, submit, tmp_path):
     go = tmp_path / "go"
     jobs = submit(f"for _ in range(8): print(slow.run_async({str(go)!r}).job_id)").split()

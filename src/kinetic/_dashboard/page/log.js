@@ -28,6 +28,7 @@ export class LogView {
     this.matches = [];
     this.at = -1;
     this.busy = false;
+    this.turn = 0; // what an earlier one fetched is not for the lines that are shown now
     this.closed = false;
     this.view = h("div", { class: "log", tabindex: 0, role: "group", "aria-label": "Lines of the log" });
     this.top = h("div", { class: "edge", hidden: true }, "Earlier lines are loaded when you scroll up.");
@@ -119,8 +120,12 @@ export class LogView {
   // Shows the log from a position on, or its end. Half a line at the beginning is left out.
   async open(start, target = null) {
     this.stop();
+    const turn = ++this.turn;
+    this.busy = true;
     try {
       let { data, start: begin, whole } = await this.fetch(start, PART);
+      if (turn !== this.turn) return;
+      this.busy = false;
       this.size = whole;
       if (begin > 0 && target === null) {
         const cut = beginOf(data);
@@ -138,11 +143,13 @@ export class LogView {
       else this.view.scrollTop = 0;
       this.describe();
       if (this.to >= this.size && !this.closed) this.follow();
-      for (let parts = 0; parts < FILLING && !this.closed && this.view.scrollHeight <= this.view.clientHeight; parts++) {
+      for (let parts = 0; parts < FILLING && turn === this.turn && !this.closed && this.view.scrollHeight <= this.view.clientHeight; parts++) {
         const isBefore = this.from > 0 && (target === null || this.to >= this.size);
         if (!(isBefore ? await this.earlier() : this.to < this.size && (await this.later()))) break;
       }
     } catch (problem) {
+      if (turn !== this.turn) return;
+      this.busy = false;
       this.note.textContent = problemText(problem);
     }
   }
@@ -231,10 +238,12 @@ export class LogView {
 
   // Both return whether that went well.
   async earlier() {
+    const turn = this.turn;
     this.busy = true;
     try {
       const want = Math.max(this.from - this.part, 0);
       let { data, start } = await this.fetch(want, this.from - want); // its length is the stream's to tell
+      if (turn !== this.turn) return false;
       this.fit(data);
       const cut = start > 0 ? beginOf(data) : 0;
       data = data.subarray(cut);
@@ -263,10 +272,10 @@ export class LogView {
       this.view.scrollTop += this.view.scrollHeight - before;
       return true;
     } catch (problem) {
-      this.note.textContent = problemText(problem);
+      if (turn === this.turn) this.note.textContent = problemText(problem);
       return false;
     } finally {
-      this.busy = false;
+      if (turn === this.turn) this.busy = false;
     }
   }
 
@@ -276,9 +285,11 @@ export class LogView {
   }
 
   async later() {
+    const turn = this.turn;
     this.busy = true;
     try {
       const { data, whole } = await this.fetch(this.to, this.part);
+      if (turn !== this.turn) return false;
       this.size = whole;
       this.fit(data);
       this.append(data);
@@ -286,10 +297,10 @@ export class LogView {
       if (this.to >= this.size) this.follow();
       return true;
     } catch (problem) {
-      this.note.textContent = problemText(problem);
+      if (turn === this.turn) this.note.textContent = problemText(problem);
       return false;
     } finally {
-      this.busy = false;
+      if (turn === this.turn) this.busy = false;
     }
   }
 
