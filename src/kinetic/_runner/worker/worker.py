@@ -605,11 +605,9 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
 def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting: the supervisor ends what is left over."""
     idle = _end_idle_pools()
-    executors = sys.modules.get("concurrent.futures.thread")
-    waiting = getattr(getattr(executors, "_worker", None), "__code__", None)
     frames = sys._current_frames()  # noqa: SLF001 - of threads of executors: Python ends idle ones silently
-    for thread in getattr(executors, "_threads_queues", ()):
-        if thread.ident not in frames or frames[thread.ident].f_code is waiting:
+    for thread in getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ()):
+        if thread.ident not in frames or frames[thread.ident].f_code.co_name == "_worker":
             idle.add(thread)
     idle.add(threading.main_thread())
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread not in idle]
@@ -624,19 +622,18 @@ def _run_exit_handlers() -> None:
 
 def _write_open_files() -> None:
     """Write what files that were left open hold back, and end compressed ones, as Python does at its end."""
-    found: list[tuple[int, Callable[[], object]]] = []
     objects = gc.get_objects()  # what was there before the job is frozen
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}  # few: the question is slow
-    for file in [each for each in objects if type(each) in kinds]:
-        if isinstance(file, io.TextIOWrapper):
-            found.append((0, file.flush))
-        elif isinstance(file, io.BufferedWriter | io.BufferedRandom):
-            found.append((2, file.flush))  # after what writes to it
-        elif type(file).__module__ != "_io" and not isinstance(file, io.RawIOBase):
-            found.append((1, file.close))
-    for _, write in sorted(found, key=lambda each: each[0]):
-        with contextlib.suppress(Exception):
-            write()
+    places = {  # texts before what compresses them, and that before what is in the file
+        kind: 0 if issubclass(kind, io.TextIOWrapper) else 2 if kind.__module__ == "_io" else 1
+        for kind in set(map(type, objects))  # few: to ask of each object would be slow
+        if issubclass(kind, io.TextIOWrapper | io.BufferedIOBase)
+    }
+    files = [each for each in objects if type(each) in places]
+    for place in range(3):
+        for file in files:
+            if places[type(file)] == place:
+                with contextlib.suppress(Exception):
+                    file.close() if place == 1 else file.flush()
 
 
 def _end_idle_pools() -> set[Any]:
