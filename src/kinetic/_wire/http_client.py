@@ -244,9 +244,12 @@ class HttpClient:
         address = urllib.parse.urlsplit(f"//{netloc}")
         if scheme == "https":
             proxy = proxies.proxy_for(f"https://{netloc}")
-            login, _, through = urllib.parse.urlsplit(proxy).netloc.rpartition("@")
+            parts = urllib.parse.urlsplit(proxy)
+            login, _, through = parts.netloc.rpartition("@")
             if proxy.startswith("socks"):
                 raise OSError("SOCKS proxies are not supported, only HTTP proxies")
+            if through and parts.port is None:
+                through += ":443" if parts.scheme == "https" else ":80"
             made = http.client.HTTPSConnection(through or netloc, timeout=self._connect_seconds, context=_tls())
             if through:
                 shown = base64.b64encode(urllib.parse.unquote(login).encode()).decode()

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pytest
 from cluster.certificates import Authority
@@ -186,3 +187,21 @@ def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monk
 
     assert seen[0].startswith(b"CONNECT registry.example.com:443")
     assert b"Proxy-Authorization: Basic YW5uOnNlQGNyZXQ=" in seen[0]
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1", "127.0.0.1/", "http://ann:se%40cret@127.0.0.1"])
+def test_a_proxy_without_a_port_is_at_port_80(client, monkeypatch, proxy) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def connect(address, *_, **__) -> NoReturn:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(OSError):
+        client.send("GET", "https://registry.example.com/v2/")
+
+    assert set(asked) == {("127.0.0.1", 80)}
