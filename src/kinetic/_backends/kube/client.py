@@ -260,8 +260,8 @@ class Client:
             return LaunchError(
                 f"an admission rule of {about} rejected {thing}",
                 why=message,
-                next="change what the message names (KINETIC_LABELS and KINETIC_ANNOTATIONS add some), use another "
-                "namespace, or ask an administrator of the cluster",
+                next="change what the message names (KINETIC_LABELS and KINETIC_ANNOTATIONS set those of pods), use "
+                "another namespace, or ask an administrator of the cluster",
                 code="admission",
             )
         if reply.status == 403 and _OVER_QUOTA in message:
