@@ -181,7 +181,7 @@ def test_idle_workers_of_joblib_end_with_the_job_without_a_word(submit) -> None:
     assert sorted(job.logs().split()) == sorted("squared 0 squared 1 squared 2 squared 3".split())
 
 
-def test_a_worker_of_joblib_that_takes_long_to_end_is_ended_without_a_word(submit) -> None:
+def test_a_worker_of_joblib_that_takes_long_to_end_is_ended_with_the_exit_handler_that_waits_for_it(submit) -> None:
     pytest.importorskip("joblib")
     job = submit(
         """
@@ -198,7 +198,7 @@ def test_a_worker_of_joblib_that_takes_long_to_end_is_ended_without_a_word(submi
     )
 
     assert job.result(cleanup=False) == [0, 1]
-    assert job.logs() == ""
+    assert job.logs() == "kinetic: exit handlers still ran after 5 s and were ended\n"
 
 
 def pool_left_open(work: str) -> str:
@@ -314,13 +314,14 @@ def test_a_tracker_learns_from_excepthook_that_the_function_failed_as_in_python(
     assert "printed again" not in job.logs()
 
 
-def test_an_exit_handler_that_takes_for_ever_is_given_five_seconds(submit) -> None:
+def test_an_exit_handler_that_takes_for_ever_is_given_five_seconds_and_named(submit) -> None:
     job = submit("@on_cpu\ndef train():\n    import atexit\n    atexit.register(time.sleep, 300)\n    return 1")
     began = time.monotonic()
 
-    assert job.result(timeout=60) == 1
+    assert job.result(timeout=60, cleanup=False) == 1
 
     assert time.monotonic() - began < 5 + SOON / 2
+    assert job.logs() == "kinetic: exit handlers still ran after 5 s and were ended\n"
 
 
 def test_files_left_in_the_working_folder_are_named_with_the_way_out(submit, home: Path, wait_until) -> None:

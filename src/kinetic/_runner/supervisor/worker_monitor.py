@@ -322,11 +322,13 @@ def _measure(watched: WatchedWorker, control: JobControl) -> None:
         sys.stderr.write(f"{watched.task.job_id} is not measured any more: {type(error).__name__}: {error}\n")
 
 
-def _act_on_time(watched: WatchedWorker) -> None:
+def _act_on_time(watched: WatchedWorker) -> None:  # noqa: PLR0912 - a table of limits
     """Do what a limit or a request demands by now."""
     now = time.monotonic()
     if watched.done_at is not None:
         if now >= watched.done_at + _GRACE_SECONDS:
+            if watched.killed_at is None and not watched.reader.is_closed:
+                _append_lines(watched.task.log, "kinetic: exit handlers still ran after 5 s and were ended\n")
             _signal(watched, signal.SIGKILL)
         return
     if watched.guard is not None and not watched.held_bytes and (held := watched.guard.exceeded()):
@@ -369,15 +371,15 @@ def _request_stacks(watched: WatchedWorker) -> None:
 def _log_stacks(watched: WatchedWorker) -> None:
     """Write into the log what the threads of a worker did at its deadline; it has ended since."""
     if not watched.reader.report.done and (found := _stacks_of(watched)):
-        begin = "\n" if _ends_in_a_line(watched.task.log) else ""  # a progress bar's
-        folders.append(watched.task.log, begin + "\n\n".join(found) + "\n")
+        _append_lines(watched.task.log, "\n\n".join(found) + "\n")
 
 
-def _ends_in_a_line(log: Path) -> bool:
+def _append_lines(log: Path, text: str) -> None:
+    """Write lines of ours into a log, below one that has not ended, as a progress bar's."""
     with contextlib.suppress(OSError), log.open("rb") as file:  # OSError: it is empty, or gone
         file.seek(-1, os.SEEK_END)
-        return file.read() != b"\n"
-    return False
+        text = text if file.read() == b"\n" else "\n" + text
+    folders.append(log, text)
 
 
 def _stacks_of(watched: WatchedWorker) -> list[str]:
