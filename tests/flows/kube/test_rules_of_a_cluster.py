@@ -350,3 +350,20 @@ def test_a_client_that_is_not_root_and_its_pods_share_a_store_whose_files_are_fo
     done = subprocess.run(words, cwd=clients.project.root, check=False, capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "adding\n5\n", done.stderr
+
+
+def test_a_slice_whose_service_a_rule_rejects_says_so(clients: Any, site: Any, rule: Rule, kinetic: Any) -> None:
+    services = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
+    said = "each Service needs the label team"
+    rule(
+        "Validating",
+        matchConstraints={"namespaceSelector": here, "resourceRules": [services]},
+        validations=[{"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}],
+    )
+    submit = "tell(add.with_options(accelerator='v4-16').run_async(2, 3).job_id)"
+    job_id = clients.run(f"from one import add\n{submit}")
+
+    told = wait_for("the rule", lambda: said in (out := str(kinetic("jobs", "explain", job_id).out)) and out)
+
+    assert "an admission rule of the cluster rejected the Service that JobSet creates for its hosts" in told

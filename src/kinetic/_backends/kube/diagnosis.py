@@ -50,6 +50,7 @@ _BY_NODES_OF_NOW = {"no-node-matches", "too-large"}  # what the scheduler says w
 _FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own may be what holds the node
 # JobSet 0.10 refuses the other hosts of a slice until the first one has its node: that host's pod says why it has none.
 _WAITS_FOR_FIRST_HOST = r"denied the request: (?:follower pod|leader pod|expected 1 leader pod)"
+_NO_SERVICE = "HeadlessServiceCreationFailed"  # a reason of JobSet 0.10, which creates no pods without it
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
@@ -364,13 +365,20 @@ def _refused_pod(evidence: Evidence) -> Explanation | None:
     rejections = [
         event
         for event in evidence.events
-        if event.get("reason") in {"FailedCreate", "JobCreationFailed"}
+        if event.get("reason") in {"FailedCreate", "JobCreationFailed", _NO_SERVICE}
         and not re.search(_WAITS_FOR_FIRST_HOST, object_status.event_message(event))
     ]
     if not rejections:
         return None
-    message = object_status.event_message(max(rejections, key=object_status.event_time))
-    found = explain_message(CREATION, message, evidence.context())
+    latest = max(rejections, key=object_status.event_time)
+    message, context = object_status.event_message(latest), evidence.context()
+    found = explain_message(CREATION, message, context)
+    if found is not None and found.code == "admission" and latest.get("reason") == _NO_SERVICE:
+        what = "an admission rule of the cluster rejected the Service that JobSet creates for its hosts"
+        next_ = (
+            f"ask an administrator of the cluster to allow it in the namespace {context['namespace']}, or use another"
+        )
+        return found._replace(what=what, next=next_)  # our labels are not on it
     if found is None:
         return Explanation("refused", "the cluster cannot create its pod", message, stuck=True)
     return found if found.stuck else _with_warm_pod(found, evidence)

@@ -792,6 +792,20 @@ def test_a_slice_whose_first_host_has_no_node_says_why_and_not_that_its_other_ho
     assert diagnose(slice_of()._replace(events=[refusal])).code == "no-pod"
 
 
+def test_a_slice_whose_service_cannot_be_created_says_why() -> None:
+    denied = "services \"x\" is forbidden: ValidatingAdmissionPolicy 'labels' denied request: no label team"
+    quota = 'services "x" is forbidden: exceeded quota: team, requested: services=1'
+
+    found, other = (
+        diagnose(slice_of()._replace(events=[event("HeadlessServiceCreationFailed", said, of="job")]))
+        for said in (denied, quota)
+    )
+
+    assert (found.code, found.why, found.stuck) == ("admission", f"HeadlessServiceCreationFailed: {denied}", True)
+    assert "rejected the Service" in found.what
+    assert (other.code, "the quota team" in other.what) == ("quota", True)
+
+
 def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
     late = {"exitCode": task.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
     early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}
