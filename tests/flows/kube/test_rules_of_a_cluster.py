@@ -352,6 +352,33 @@ def test_a_client_that_is_not_root_and_its_pods_share_a_store_whose_files_are_fo
     assert done.stdout == "adding\n5\n", done.stderr
 
 
+def test_a_slice_whose_job_a_rule_rejects_is_not_said_to_wait_for_a_pod(
+    clients: Any, site: Any, rule: Rule, kinetic: Any
+) -> None:
+    jobs = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
+    rule(
+        "Validating",
+        matchConstraints={"namespaceSelector": here, "resourceRules": [jobs]},
+        validations=[{"expression": "false", "message": "no Jobs here"}],
+    )
+
+    def is_there() -> bool:
+        template = {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
+        about = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}, "spec": {"template": template}}
+        try:
+            site.api.create(f"{site.batch}/jobs", about, dryRun="All")
+        except RefusedError as refused:
+            return "no Jobs here" in str(refused)
+        return False
+
+    wait_for("the rule", is_there)
+    submit = "tell(add.with_options(accelerator='v4-16').run_async(2, 3).job_id)"
+    job_id = clients.run(f"from one import add\n{submit}")
+
+    assert "JobSet has not created the Job of its hosts yet" in kinetic("jobs", "explain", job_id).out
+
+
 def test_a_slice_whose_service_a_rule_rejects_says_so(clients: Any, site: Any, rule: Rule, kinetic: Any) -> None:
     services = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}

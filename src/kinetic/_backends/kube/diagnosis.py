@@ -51,6 +51,10 @@ _FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own ma
 # JobSet 0.10 refuses the other hosts of a slice until the first one has its node: that host's pod says why it has none.
 _WAITS_FOR_FIRST_HOST = r"denied the request: (?:follower pod|leader pod|expected 1 leader pod)"
 _NO_SERVICE = "HeadlessServiceCreationFailed"  # a reason of JobSet 0.10, which creates no pods without it
+_JOB_SET_SAYS_WHY = (
+    "it is not running, or a rule of the cluster rejects Jobs: "
+    "kubectl logs -n jobset-system deployment/jobset-controller-manager"
+)
 _UNSEEN_SECONDS = 120.0  # an autoscaler looks at a pod within some ten seconds, and says so by an event
 
 
@@ -357,7 +361,13 @@ def _without_pods(evidence: Evidence) -> JobState | None:
     ]
     if not alive and (refused := _refused_pod(evidence)):
         return JobState(JobStatus.PENDING, *refused)
-    return None if evidence.pods else JobState(JobStatus.PENDING, "no-pod", "the cluster has not created its pod yet")
+    if evidence.pods:
+        return None
+    if evidence.job.get("kind") == JOB_SET.name and not evidence.parts:
+        # JobSet 0.10 writes no event where that is rejected.
+        what = "JobSet has not created the Job of its hosts yet"
+        return JobState(JobStatus.PENDING, "no-pod", what, next=f"if this does not change, {_JOB_SET_SAYS_WHY}")
+    return JobState(JobStatus.PENDING, "no-pod", "the cluster has not created its pod yet")
 
 
 def _refused_pod(evidence: Evidence) -> Explanation | None:

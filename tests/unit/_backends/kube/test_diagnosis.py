@@ -806,6 +806,16 @@ def test_a_slice_whose_service_cannot_be_created_says_why() -> None:
     assert (other.code, "the quota team" in other.what) == ("quota", True)
 
 
+def test_a_job_set_without_a_job_names_where_its_controller_says_why() -> None:
+    waits = slice_of()._replace(job=job() | {"kind": "JobSet"})
+
+    found, later = diagnose(waits), diagnose(waits._replace(parts=[job()]))
+
+    assert "JobSet has not created the Job" in found.what
+    assert "kubectl logs -n jobset-system" in found.next
+    assert later.what == "the cluster has not created its pod yet"
+
+
 def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
     late = {"exitCode": task.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
     early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}
