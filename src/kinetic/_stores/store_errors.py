@@ -86,7 +86,11 @@ def translated(error: BaseException, address: Address, key: str) -> KineticError
         )
     if status is None or (status >= 500 and status != UNSUPPORTED) or status in BUSY:
         return unreachable(address, key, error)
-    return StoreError(f"the store rejected the request for {key!r}", why=brief(error))
+    return StoreError(f"the store rejected the request{_for(key)}", why=brief(error))
+
+
+def _for(key: str) -> str:
+    return f" for {key!r}" if key else ""  # of a list of all
 
 
 def unconditional(url: str, why: str) -> StoreError:
@@ -111,7 +115,7 @@ def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreac
     """Return the error that no useful answer came, however often we asked."""
     network = "check the network and the service's status page, and try again; what was stored is safe"
     return StoreUnreachableError(
-        f"{address.scheme}://{address.bucket} did not answer for {key!r}",
+        f"{address.scheme}://{address.bucket} did not answer{_for(key)}",
         why=brief(error),
         next=python_runtime.TRUST if UNTRUSTED in str(error) else network,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from obstore.exceptions import GenericError
 
 from kinetic._stores import store_errors
+from kinetic._stores.protocol import parse_address
 
 NOT_WELL = "Server returned non-2xx status code:"
 NO_ANSWER = (
@@ -48,3 +50,12 @@ SAID = {
 @pytest.mark.parametrize("words", SAID)
 def test_of_an_error_stays_what_was_asked_and_what_was_answered(words):
     assert store_errors.brief(SAID[words]) == words
+
+
+@pytest.mark.parametrize(("key", "ends"), [("a/b", " for 'a/b'"), ("", "")])
+def test_an_error_names_the_object_unless_it_is_about_all(key: str, ends: str) -> None:
+    address = parse_address("gs://bucket/jobs")
+
+    assert store_errors.unreachable(address, key, OSError("refused")).what == f"gs://bucket did not answer{ends}"
+    rejected = store_errors.translated(GenericError(f"{NOT_WELL} 400 Bad Request"), address, key)
+    assert rejected.what == f"the store rejected the request{ends}"
