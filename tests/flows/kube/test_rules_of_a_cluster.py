@@ -162,15 +162,16 @@ def test_the_reason_of_a_job_that_a_rule_refuses_names_the_setting(
     assert "KINETIC_LABELS and KINETIC_ANNOTATIONS set those of pods" in wait_for("the rule", explained)
 
 
-def test_a_rule_about_all_config_maps_is_fulfilled_by_the_labels_of_the_settings(
+def test_a_rule_about_all_config_maps_and_secrets_is_fulfilled_by_the_labels_of_the_settings(
     clients: Any, site: Any, machine: str, rule: Rule, monkeypatch: Any
 ) -> None:
-    maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    kinds = ["configmaps", "secrets"]
+    created = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": kinds}
     here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
-    said = "each ConfigMap needs the label team"
+    said = "each ConfigMap and Secret needs the label team"
     rule(
         "Validating",
-        matchConstraints={"namespaceSelector": here, "resourceRules": [maps]},
+        matchConstraints={"namespaceSelector": here, "resourceRules": [created]},
         validations=[{"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}],
     )
 
@@ -199,6 +200,7 @@ def test_a_rule_about_all_config_maps_is_fulfilled_by_the_labels_of_the_settings
     assert said in refused
     assert "KINETIC_LABELS" in refused
     assert clients.run(program) == 5
+    assert clients.run("from one import add\ntell(add.run_async_map([(1, 2), (3, 4)]).results())") == [3, 7]
     found = (each["metadata"] for each in site.api.get(f"{site.core}/configmaps")["items"])
     (labels,) = [each["labels"] for each in found if each["name"].startswith("kinetic-runner-")]
     assert labels["team"] == "vision"

@@ -209,7 +209,7 @@ class JobLauncher:
         if self._may_go:
             self.ensure_runner(labels)
 
-    def keep(self, group: str, owner: str, kept: Mapping[str, object], keys: Sequence[bytes]) -> None:
+    def keep(self, group: str, owner: str, kept: Mapping[str, Any], keys: Sequence[bytes]) -> None:
         """Create the Secret that the children of a batch share; it has everything once, as it may hold 1 MiB."""
         chosen = keys[:MOST_KEYS]
         for_clients = {name: value for name, value in kept.items() if name not in _NOT_FOR_CLIENTS}
@@ -222,8 +222,9 @@ class JobLauncher:
             entries[CACHE_KEY_FILE] = cache_key
         if followed := kept.get("followed"):
             entries[FOLLOWED_FILE] = b64decode(str(followed))
-        client = self._client()
-        client.create(SECRET, job_manifests.group_secret(group, client.namespace, owner, entries))
+        client, settings = self._client(), PodRequirements.from_json(kept.get("pod")).settings
+        secret = job_manifests.group_secret(group, client.namespace, owner, entries, settings.labels or {})
+        client.create(SECRET, secret)
         self._keys_of[group] = len(chosen)
 
     def kept(self, group: str) -> dict[str, Any] | None:

@@ -695,10 +695,14 @@ def _job_of(made: Mapping[str, Any]) -> Mapping[str, Any]:
     return found[0]["template"] if found else made
 
 
-def group_secret(group: str, namespace: str, owner: str, entries: Mapping[str, bytes]) -> Manifest:
+def group_secret(
+    group: str, namespace: str, owner: str, entries: Mapping[str, bytes], labels: Mapping[str, str]
+) -> Manifest:
     """Return the Secret that the children of a batch share; it has no owner: closing the batch removes it."""
-    labels = {APP_LABEL: APP, GROUP_LABEL: label_value(group)} | ({OWNER_LABEL: label_value(owner)} if owner else {})
-    return _secret(_metadata(object_name(group), namespace, labels), entries)
+    found = {**labels, APP_LABEL: APP, GROUP_LABEL: label_value(group)}
+    if owner:
+        found[OWNER_LABEL] = label_value(owner)
+    return _secret(_metadata(object_name(group), namespace, found), entries)
 
 
 def runner_config_map(namespace: str, version: str, digest: str, files: Mapping[str, bytes]) -> Manifest:

@@ -474,9 +474,11 @@ def test_a_secret_that_is_made_again_has_the_labels_that_it_had(ask) -> None:
 
 
 def test_the_secret_of_a_batch_is_found_by_its_group() -> None:
-    manifest = job_manifests.group_secret("grp-0a1b2c3d", "research", "ann", {"environment.json": b"{}"})
+    entries, labels = {"environment.json": b"{}"}, {"team": "vision", job_manifests.GROUP_LABEL: "another"}
+    manifest = job_manifests.group_secret("grp-0a1b2c3d", "research", "ann", entries, labels)
 
     assert manifest["metadata"]["labels"][job_manifests.GROUP_LABEL] == "grp-0a1b2c3d"
+    assert manifest["metadata"]["labels"]["team"] == "vision"
     assert "ownerReferences" not in manifest["metadata"]
 
 
