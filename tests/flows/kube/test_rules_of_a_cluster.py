@@ -61,6 +61,32 @@ def probe(site: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def label_wanted(rule: Rule, site: Any) -> Callable[..., str]:
+    """Return a function that has every new object of some kinds name its team, and returns what the rule says."""
+
+    def make(kind: str, *resources: str, **spec: Any) -> str:
+        said = f"each {kind} needs the label team"
+        created = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [*resources]}
+        here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
+        has_team = {"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}
+        constraints = {"namespaceSelector": here, "resourceRules": [created]}
+        rule("Validating", matchConstraints=constraints, validations=[has_team])
+
+        def holds() -> bool:
+            about = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "probe"}, **spec}
+            try:
+                site.api.create(f"{site.core}/{resources[0]}", about, dryRun="All")
+            except RefusedError as refused:
+                return said in str(refused)
+            return False
+
+        wait_for("the rule", holds)
+        return said
+
+    return make
+
+
+@pytest.fixture
 def labels_rule(rule: Rule, probe: Any) -> None:
     """Every pod names its team."""
     has_team = "'team' in object.metadata.?labels.orValue({})"
@@ -163,27 +189,9 @@ def test_the_reason_of_a_job_that_a_rule_refuses_names_the_setting(
 
 
 def test_a_rule_about_all_config_maps_and_secrets_is_fulfilled_by_the_labels_of_the_settings(
-    clients: Any, site: Any, machine: str, rule: Rule, monkeypatch: Any
+    clients: Any, site: Any, machine: str, label_wanted: Callable[..., str], monkeypatch: Any
 ) -> None:
-    kinds = ["configmaps", "secrets"]
-    created = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": kinds}
-    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
-    said = "each ConfigMap and Secret needs the label team"
-    rule(
-        "Validating",
-        matchConstraints={"namespaceSelector": here, "resourceRules": [created]},
-        validations=[{"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}],
-    )
-
-    def is_there() -> bool:
-        about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe"}}
-        try:
-            site.api.create(f"{site.core}/configmaps", about, dryRun="All")
-        except RefusedError as refused:
-            return said in str(refused)
-        return False
-
-    wait_for("the rule", is_there)
+    said = label_wanted("ConfigMap", "configmaps", "secrets")
     program = """
         import kinetic.errors
         from one import add
@@ -381,15 +389,10 @@ def test_a_slice_whose_job_a_rule_rejects_is_not_said_to_wait_for_a_pod(
     assert "JobSet has not created the Job of its hosts yet" in kinetic("jobs", "explain", job_id).out
 
 
-def test_a_slice_whose_service_a_rule_rejects_says_so(clients: Any, site: Any, rule: Rule, kinetic: Any) -> None:
-    services = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
-    here = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
-    said = "each Service needs the label team"
-    rule(
-        "Validating",
-        matchConstraints={"namespaceSelector": here, "resourceRules": [services]},
-        validations=[{"expression": "'team' in object.metadata.?labels.orValue({})", "message": said}],
-    )
+def test_a_slice_whose_service_a_rule_rejects_says_so(
+    clients: Any, label_wanted: Callable[..., str], kinetic: Any
+) -> None:
+    said = label_wanted("Service", "services", spec={"ports": [{"port": 80}]})
     submit = "tell(add.with_options(accelerator='v4-16').run_async(2, 3).job_id)"
     job_id = clients.run(f"from one import add\n{submit}")
 
