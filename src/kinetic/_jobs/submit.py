@@ -425,7 +425,7 @@ def _output_folder(options: Options) -> str:
 
 
 def _check_outputs(options: Options, context: SubmitContext) -> None:
-    """Reject an output folder that a job could not write, or that would be removed with its pod."""
+    """Reject an output folder that a job could not write, or that would be removed with its pod; warn of its bucket."""
     outputs, is_here = _output_folder(options), context.backend.is_here
     if is_here and (why := wire_order.why_not_made(outputs)):
         raise OptionError(
@@ -449,7 +449,7 @@ def _check_outputs(options: Options, context: SubmitContext) -> None:
 
 @functools.cache
 def _look_at_outputs(address: str) -> None:
-    """Warn, once in a process, of a bucket that this user cannot use now: the job would, too, after its work."""
+    """Warn, once in a process, of a bucket that cannot be used now: a job finds that out after its work."""
     try:
         with submit_context.phase("looking at the output folder", is_remote=True):
             next(open_store(address).entries(""), None)
