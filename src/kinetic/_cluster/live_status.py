@@ -167,7 +167,7 @@ def _node(page: Object, gpu_resource: str) -> Node:
     allocatable = status.get("allocatable") or {}
     counted = next((name for name in ("google.com/tpu", gpu_resource, "nvidia.com/gpu") if name in allocatable), "")
     chips = int(allocatable.get(counted, 0))
-    is_part = counted == gpu_resource not in {"", "nvidia.com/gpu"}  # of a GPU, or it may be
+    is_part = counted not in {"", "google.com/tpu", "nvidia.com/gpu"}  # of a GPU, or it may be
     ready = [each.get("status") for each in status.get("conditions") or () if each.get("type") == "Ready"]
     return Node(
         name=str(page["metadata"]["name"]),

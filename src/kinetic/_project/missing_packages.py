@@ -163,7 +163,7 @@ class _Installed:
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
-        for folder in filter(root.is_installed, map(str, sys.path)):
+        for folder in modules.package_folders():
             with contextlib.suppress(OSError):
                 for name in os.listdir(folder):
                     if name.endswith(".dist-info"):

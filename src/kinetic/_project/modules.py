@@ -402,9 +402,10 @@ def startup_path(here: str) -> tuple[list[str], list[Any]]:
     """
     named = _python_path(here)
     words: set[str] = set()
-    for folder, name in _in_package_folders(".pth"):
-        with contextlib.suppress(OSError), open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+    for file in _path_files():
+        folder = os.path.dirname(file)
+        with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="replace") as page:
+            lines = page.read().splitlines()
             named += [os.path.normpath(os.path.join(folder, line.rstrip())) for line in lines if line]
             words.update(re.findall(r"\w+", "\n".join(line for line in lines if line.startswith("import"))))
     taken = set(sys.path)
@@ -412,11 +413,15 @@ def startup_path(here: str) -> tuple[list[str], list[Any]]:
     return folders, [finder for finder in sys.meta_path if getattr(finder, "__module__", "") in words]
 
 
-def _in_package_folders(suffix: str) -> Iterator[tuple[str, str]]:
-    """Name what the folders of installed packages hold with a suffix: folder, and entry."""
-    for folder in filter(root.is_installed, map(str, sys.path)):
+def package_folders() -> list[str]:
+    """Return the folders of ``sys.path`` with installed packages, and the standard library."""
+    return [folder for folder in map(str, sys.path) if root.is_installed(folder)]
+
+
+def _path_files() -> Iterator[str]:
+    for folder in package_folders():
         with contextlib.suppress(OSError):
-            yield from ((folder, name) for name in os.listdir(folder) if name.endswith(suffix))
+            yield from (f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(".pth"))
 
 
 def _python_path(here: str, *, relative: bool = False) -> list[str]:
@@ -473,7 +478,7 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
     with contextlib.suppress(OSError), open(plan.root / "pyproject.toml", encoding="utf-8", errors="replace") as file:
         if line := re.search(r"""^name\s*=\s*["']([^"']+)""", file.read(), re.MULTILINE):  # of [project], or Poetry's
             own = re.sub(r"[-_.]+", "_", line.group(1)).lower()
-    for folder in filter(root.is_installed, map(str, sys.path)):
+    for folder in package_folders():
         for name, origin in _distributions(folder, _settled_stamp(folder)):
             is_own = name.partition("-")[0].lower() == own
             if (is_own or (origin and _is_sent(plan, origin))) and name not in found:

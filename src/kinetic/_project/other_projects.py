@@ -42,7 +42,7 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
 def _imported(plan: Plan) -> Iterator[str]:
     """Yield the folders from which modules were imported that no folder of the project holds, but Python finds."""
     alone = modules.classifier(replace(plan, root=Path(os.devnull), sys_path_rel=(), same_python=True))
-    libraries = tuple(f"{folder}/" for folder in map(str, sys.path) if root.is_installed(folder))
+    libraries = tuple(f"{folder}/" for folder in modules.package_folders())
     known = {plan.here(part) for part in plan.sys_path_rel}
     for name, module in list(sys.modules.items()):  # some thousand
         file = vars(module).get("__file__") if type(module) is ModuleType else None
