@@ -18,7 +18,7 @@ from pathlib import Path
 from kinetic._stores import obstore_client, store_errors
 from kinetic._stores.obstore_client import UNSUPPORTED, ObstoreClient, is_transient, names_no_bucket
 from kinetic._stores.protocol import SCRATCH
-from kinetic._stores.upload import PART, Large, Uploader, new_writer_id
+from kinetic._stores.upload import PART, Body, Large, Uploader, new_writer_id
 
 PARTS_AT_ONCE = 6
 MOST_PARTS = 10_000  # of one upload; Cloud Storage and S3
@@ -102,16 +102,8 @@ class LargeUploader:
         return False
 
     def _create_at_once(self, key: str, body: Large) -> bool:
-        """Create a large object in one request, with the time that it takes; a file is not read into memory."""
-        import mmap  # most services copy
-
-        if isinstance(body.source, Path):
-            with body.source.open("rb") as file:
-                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        elif isinstance(body.source, memoryview):
-            data = body.source
-        else:
-            data = memoryview(b"".join(body.source))
+        """Create a large object in one request, with the time that it takes; none of it is read into memory."""
+        data = _mapped(body.source)
         _check_size(len(data))
         timeout = obstore_client.TIMEOUT + timedelta(seconds=len(data) >> 20)
         client = ObstoreClient(self._client.address, self._client.retry, timeout)
@@ -188,6 +180,20 @@ class LargeUploader:
         finally:
             with contextlib.suppress(Exception):  # what stays is no object, and old scratch is swept
                 self._client.ask_about("delete", key)
+
+
+def _mapped(source: memoryview | Path | Iterator[Body]) -> memoryview:
+    """Return the bytes of a file, or of chunks, which a file takes first."""
+    import mmap  # most services copy
+    import tempfile
+
+    if isinstance(source, memoryview):
+        return source
+    with source.open("rb") if isinstance(source, Path) else tempfile.TemporaryFile() as file:
+        if not isinstance(source, Path):
+            file.writelines(source)
+            file.flush()
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _check_size(size: int) -> None:
