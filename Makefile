@@ -158,6 +158,7 @@ check: $(ENV_READY)
 	@$(ENV)/bin/ruff check --quiet --output-format concise
 	@$(ENV)/bin/ruff format --check
 	@$(ENV)/bin/mypy --strict src $(wildcard tests/typing)
+	@$(ENV)/bin/mypy --config-file tests/mypy.ini tests benchmarks docs
 	@test -z '$(wildcard tests/typing)' || $(ENV)/bin/pyright --pythonpath $(ENV)/bin/python tests/typing
 	@$(ENV)/bin/lint-imports --no-logo
 	@$(ENV)/bin/codespell

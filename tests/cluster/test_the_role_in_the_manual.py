@@ -52,7 +52,7 @@ def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Cl
 
 
 def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: Client, namespace: str) -> None:
-    secret = job_manifests.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
+    secret = job_manifests.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32}, {})
     name = job_manifests.object_name("grp-0123abcd")
 
     submitter.create(client.SECRET, secret)

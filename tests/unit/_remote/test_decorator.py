@@ -178,9 +178,9 @@ def test_a_parameter_that_does_not_exist_is_a_type_error_with_the_nearest(wrong:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: kinetic.list_jobs(clusterr="x"),
-        lambda: kinetic.Data("x", fusee=True),
-        lambda: kinetic.run()(train).run_async_map([1], max_concurent=2),
+        lambda: kinetic.list_jobs(clusterr="x"),  # type: ignore[call-arg]
+        lambda: kinetic.Data("x", fusee=True),  # type: ignore[call-arg]
+        lambda: kinetic.run()(train).run_async_map([1], max_concurent=2),  # type: ignore[call-arg]
     ],
     ids=["a function", "a class", "a method"],
 )
@@ -193,7 +193,7 @@ def test_a_misspelt_parameter_is_answered_by_every_version_of_python_with_the_ne
     "call",
     [
         lambda: kinetic.run(*["cpu"] * 14),
-        lambda: kinetic.attach("job-a1b2c3d4", None, None, None),
+        lambda: kinetic.attach("job-a1b2c3d4", None, None, None),  # type: ignore[call-arg]
         lambda: kinetic.run()(train).run_async_map([1], "auto"),
         lambda: kinetic.BatchHandle("", None, {}, []).as_completed(5),  # raised by the call, not by the first job
     ],

@@ -42,7 +42,7 @@ def test_fields_defaults_and_signature_are_those_of_typing() -> None:
     assert typing.get_type_hints(Ours) == typing.get_type_hints(Theirs)
     assert (Ours("a", 1) == Theirs("a", 1), hash(Ours("a")) == hash(Theirs("a"))) == (True, True)
     with pytest.raises(TypeError):
-        Ours()
+        Ours()  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         Ours("a").size = 4
 

@@ -210,7 +210,7 @@ def test_a_copy_that_another_python_compiled_is_not_run(script, monkeypatch: pyt
 
 def test_a_named_tuple_that_was_made_in_the_job_can_be_opened() -> None:
     def made_in_a_function():
-        return namedtuple("Row", "index loss")(1, 0.5)  # noqa: PYI024 - as pandas makes it
+        return namedtuple("Row", "index loss")(1, 0.5)  # type: ignore[call-arg] # noqa: PYI024 - as pandas makes it
 
     row = made_in_a_function()
 
