@@ -274,6 +274,33 @@ def test_files_that_the_function_left_open_are_written_to_their_end_as_python_do
     assert (tmp_path / "log.bin").read_bytes() == b"loss 0.125"
 
 
+def test_classes_that_cannot_be_hashed_or_asked_do_not_keep_files_from_being_written(submit, tmp_path: Path) -> None:
+    job = submit(
+        f"""
+        @on_cpu
+        def train():
+            import io
+
+            class Same(type):
+                def __eq__(cls, other):
+                    return cls is other
+
+            class Asked(type(io.BufferedIOBase)):
+                def __subclasscheck__(cls, other):
+                    raise RuntimeError("this class answers no questions")
+
+            global kept
+            kept = [Same("Unit", (), {{}})(), Asked("Sink", (io.BufferedIOBase,), {{}})]
+            kept.append(open({str(tmp_path / "log.txt")!r}, "w"))
+            kept[-1].write("loss 0.25")
+        """
+    )
+
+    assert job.wait(timeout=60) is kinetic.JobStatus.SUCCEEDED
+    assert (tmp_path / "log.txt").read_text() == "loss 0.25"
+    assert "Traceback" not in job.logs()
+
+
 def test_what_a_function_that_failed_had_open_is_closed_as_python_does(submit, tmp_path: Path) -> None:
     job = submit(
         f"""

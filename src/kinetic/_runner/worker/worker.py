@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from _io import _BufferedIOBase  # that of ``io`` asks metaclasses, which are the user's code
 from collections.abc import Callable, Collection, Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
@@ -623,15 +624,16 @@ def _run_exit_handlers() -> None:
 def _write_open_files() -> None:
     """Write what files that were left open hold back, and end compressed ones, as Python does at its end."""
     objects = gc.get_objects()  # what was there before the job is frozen
+    kinds = {id(kind): kind for kind in map(type, objects)}  # few, and not all can be hashed
     places = {  # texts before what compresses them, and that before what is in the file
-        kind: 0 if issubclass(kind, io.TextIOWrapper) else 2 if kind.__module__ == "_io" else 1
-        for kind in set(map(type, objects))  # few: to ask of each object would be slow
-        if issubclass(kind, io.TextIOWrapper | io.BufferedIOBase)
+        each: 0 if issubclass(kind, io.TextIOWrapper) else 2 if kind.__module__ == "_io" else 1
+        for each, kind in kinds.items()
+        if issubclass(kind, (io.TextIOWrapper, _BufferedIOBase))
     }
-    files = [each for each in objects if type(each) in places]
+    files = [(places[id(type(each))], each) for each in objects if id(type(each)) in places]
     for place in range(3):
-        for file in files:
-            if places[type(file)] == place:
+        for at, file in files:
+            if at == place:
                 with contextlib.suppress(Exception):
                     file.close() if place == 1 else file.flush()
 
