@@ -127,25 +127,28 @@ class BatchPages:
         ]
         shown, left_out = succeeded[:_MOST_VALUES], len(succeeded[_MOST_VALUES:])
         new = [functools.partial(self._value, job) for _, job in shown if job.job_id not in self._values]
+        failed: dict[str, Page] = {}  # read again with the next page: the store may have been away
         for job_id, value in in_parallel(place.store, new):
-            if value is not None:
+            if isinstance(value, KineticError):
+                failed[job_id] = {"left_out": value.what}
+            elif value is not None:
                 self._values[job_id] = value
         rows = [
-            {"index": index, "job_id": job.job_id, **self._values[job.job_id]}
+            {"index": index, "job_id": job.job_id, **page}
             for index, job in shown
-            if job.job_id in self._values
+            if (page := self._values.get(job.job_id) or failed.get(job.job_id))
         ]
         return {"group_id": group_id, "values": rows, "left_out": left_out}
 
-    def _value(self, job: JobHandle) -> tuple[str, Page | None]:
-        """Return a job's id, and its value as it is shown; None where it was collected."""
+    def _value(self, job: JobHandle) -> tuple[str, Page | KineticError | None]:
+        """Return a job's id, and its value as it is shown, or why it cannot be; None where it was collected."""
         try:
             outcome = job_pages.verified_outcome(job)
             if outcome is None or not outcome.succeeded:
                 return job.job_id, None
             return job.job_id, _brief(job_pages.value_of(locate.store_of(job), outcome))
         except KineticError as error:
-            return job.job_id, {"left_out": error.what}
+            return job.job_id, error
 
     def cancel(self, group_id: str) -> Page:
         """Cancel a batch; return it as it is then."""

@@ -160,6 +160,22 @@ def test_a_batch_has_rows_values_and_a_retry_that_outlives_the_dashboard(project
     wait_until(lambda: again.get(f"/batches/{group}")["jobs"][1]["attempt"] == 1, "it was tried again")
 
 
+def test_a_value_of_a_batch_that_could_not_be_read_is_shown_once_it_can_be(project, dashboard, home):
+    group = submit(project, "b = odd.run_async_map([0, 2]); b.wait(); print(b.group_id)").splitlines()[-1]
+    served = dashboard()
+    first = json.loads(project.kinetic("batch", "status", group, "--json").stdout)["jobs"][0]["job_id"]
+    (result,) = home.glob(f"store/**/{first}/result.pkl")
+    whole = result.read_bytes()
+    result.write_bytes(b"what a disk that is going returned")
+
+    before = served.get(f"/batches/{group}/values")["values"]
+    result.write_bytes(whole)
+    after = served.get(f"/batches/{group}/values")["values"]
+
+    assert ["left_out" in each for each in before] == [True, False]
+    assert [each["value"] for each in after] == [0, 2]
+
+
 def test_of_large_values_a_batch_shows_plain_fields_or_the_beginning(project, dashboard):
     group = submit(project, "b = large.run_async_map(range(4)); b.wait(); print(b.group_id)").splitlines()[-1]
 
