@@ -41,9 +41,9 @@ JOBS += """
             raise ValueError("once more")
 
     @kinetic.run(accelerator="cpu")
-    def long(more, end):
-        for number in range(20_000):
-            print("step", number)
+    def long(more, end, lines=20_000, length=0):
+        for number in range(lines):
+            print("step", number, "." * length)
         print("many words", flush=True)
         while not os.path.exists(more):
             time.sleep(0.02)
@@ -781,7 +781,7 @@ def test_a_log_whose_stream_broke_off_while_earlier_lines_are_fetched_is_followe
     dashboard, page, submit, tmp_path, home, wait_until
 ):
     more, end = tmp_path / "more", tmp_path / "end"
-    job_id = submit(f"print(long.run_async({str(more)!r}, {str(end)!r}).job_id)")
+    job_id = submit(f"print(long.run_async({str(more)!r}, {str(end)!r}, lines=4000, length=60).job_id)")
 
     def has_printed(words: bytes) -> Callable[[], bool]:
         return lambda: any(words in log.read_bytes() for log in home.glob("run/**/log-0-0"))
@@ -810,6 +810,29 @@ def test_a_log_whose_stream_broke_off_while_earlier_lines_are_fetched_is_followe
     shown.get_by_text("more words").wait_for(state="attached")
     end.touch()
     page.wrong.clear()  # the browser says, too, that the stream broke off
+
+
+def test_earlier_lines_of_a_running_job_stay_while_it_prints_and_the_end_is_followed_again(
+    dashboard, page, submit, tmp_path
+):
+    more, end = tmp_path / "more", tmp_path / "end"
+    job_id = submit(f"print(long.run_async({str(more)!r}, {str(end)!r}).job_id)")
+    shown = page(dashboard())
+    shown.goto(f"{shown.url}#/jobs/{job_id}")
+    shown.get_by_text("many words").wait_for(state="attached")
+    first = shown.locator(".log .line").first
+    before = first.text_content()
+    shown.locator(".log").evaluate("view => view.scrollTop = 0")
+    shown.wait_for_function("before => document.querySelector('.log .line').textContent !== before", arg=before)
+    earlier = first.text_content()
+
+    more.touch()
+    shown.get_by_text("more below").wait_for()
+
+    assert first.text_content() == earlier
+    shown.locator(".log").evaluate("view => view.scrollTop = view.scrollHeight")
+    shown.get_by_text("more words").wait_for(state="attached")
+    end.touch()
 
 
 # --------------------------------------------------------------------------------------------------------------- away

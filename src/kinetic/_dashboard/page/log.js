@@ -314,6 +314,11 @@ export class LogView {
       if (event.text !== undefined) {
         const wasAtEnd = this.isAtEnd();
         this.size += event.bytes;
+        if (!wasAtEnd && this.lines + event.text.split("\n").length > MOST_LINES) {
+          this.stop(); // to show it would drop the lines that are read; it is fetched, and followed, further down
+          this.describe();
+          return;
+        }
         this.append(encoder.encode(event.text), event.bytes);
         if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
         this.describe();
