@@ -446,7 +446,7 @@ class _Reasons:
         if backend.is_here:
             what = reason.removeprefix("waits for ")
             is_follower = what.partition(" ")[0] in (self._job.after or ())
-            other = "waiting" if what.startswith("its Python") else "waiting for a slot"
+            other = "waiting" if what.startswith("its ") else "waiting for a slot"
             return "waiting for other jobs" if is_follower else other, what
         now = backend.clock.monotonic()
         if now >= self._next:

@@ -117,9 +117,11 @@ def test_an_image_that_the_user_named_is_not_built_by_anybody(ask, capsys, monke
     [
         ("waits for grp-0a1b2c3d and cpu-b", ("waiting for other jobs", "grp-0a1b2c3d and cpu-b")),
         ("waits for one of 2 slots; it is next", ("waiting for a slot", "one of 2 slots; it is next")),
+        ("waits for its store: gs://b did not answer", ("waiting", "its store: gs://b did not answer")),
+        ("waits for its kinetic home, /mnt/home", ("waiting", "its kinetic home, /mnt/home")),
     ],
 )
-def test_a_job_of_this_machine_waits_for_jobs_and_then_for_a_slot(monkeypatch, reason, told) -> None:
+def test_a_job_of_this_machine_waits_for_jobs_for_a_slot_or_for_what_is_out_of_reach(monkeypatch, reason, told) -> None:
     monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(is_here=True))
     reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID, after=["grp-0a1b2c3d", "cpu-b"]))
 
