@@ -106,6 +106,7 @@ export class LogView {
   stop() {
     this.source?.close();
     this.source = null;
+    this.isBehind = false; // whether what is added is not shown: it would drop lines that are read, far above the end
   }
 
   async fetch(start, length) {
@@ -293,8 +294,11 @@ export class LogView {
       this.size = whole;
       this.fit(data);
       this.append(data);
+      if (this.to >= this.size) {
+        if (this.isBehind) this.stop();
+        this.follow();
+      }
       this.describe();
-      if (this.to >= this.size) this.follow();
       return true;
     } catch (problem) {
       if (turn === this.turn) this.note.textContent = problemText(problem);
@@ -314,12 +318,8 @@ export class LogView {
       if (event.text !== undefined) {
         const wasAtEnd = this.isAtEnd();
         this.size += event.bytes;
-        if (!wasAtEnd && this.lines + event.text.split("\n").length > MOST_LINES) {
-          this.stop(); // to show it would drop the lines that are read; it is fetched, and followed, further down
-          this.describe();
-          return;
-        }
-        this.append(encoder.encode(event.text), event.bytes);
+        this.isBehind ||= !wasAtEnd && this.lines + event.text.split("\n").length > MOST_LINES;
+        if (!this.isBehind) this.append(encoder.encode(event.text), event.bytes);
         if (wasAtEnd) this.view.scrollTop = this.view.scrollHeight;
         this.describe();
       } else if (event.attempt !== undefined) {
