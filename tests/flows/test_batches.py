@@ -350,6 +350,28 @@ def test_collecting_removes_what_succeeded_and_the_batch_can_still_be_found(batc
     assert found[3] == [1]  # what was collected has not failed
 
 
+def test_values_that_results_could_not_return_are_there_for_the_next_script(batches: Any) -> None:
+    group, partial = batches.run("""
+        batch = run([plan(0), plan(1, fails=1), plan(2)])
+        try:
+            batch.results()
+        except kinetic.BatchError as error:
+            tell([batch.group_id, error.partial_results])
+    """)
+    found = batches.run(
+        """
+        batch = kinetic.attach_batch(words[0])
+        statuses = [status.value for _, status in batch.statuses()]
+        tell([statuses, batch.retry_failed().results(), [status.value for _, status in batch.statuses()]])
+        """,
+        group,
+    )
+
+    assert partial == [0, None, 20]
+    assert found == [["SUCCEEDED", "FAILED", "SUCCEEDED"], [0, 10, 20], ["NOT_FOUND"] * 3]
+    assert batches.numbers("begins") == [0, 1, 1, 2]  # what had succeeded did not run again
+
+
 def test_cleaning_up_leaves_nothing_that_can_be_attached_and_keeping_artifacts_keeps_values(batches: Any) -> None:
     found = batches.run(
         """
@@ -626,10 +648,7 @@ def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on
 def test_a_collected_batch_that_is_attached_again_raises_with_true_counts(batches: Any) -> None:
     text, failures, partial, summary, again = batches.run("""
         first = run([plan(0), plan(1, fails=9), plan(2)])
-        try:
-            first.results()
-        except kinetic.BatchError:
-            pass
+        first.results(return_exceptions=True)
         batch = kinetic.attach_batch(first.group_id)
         try:
             batch.results()

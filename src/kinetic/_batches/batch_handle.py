@@ -148,7 +148,8 @@ class BatchHandle(Batch[R]):
             timeout: Seconds to wait; None means no limit. The jobs keep running when the time is over.
             ordered: In the order of the inputs; otherwise in the order in which the jobs ended.
             cleanup: Remove the resources and artifacts of jobs that succeeded, once every value is in memory. Failed
-                ones keep theirs, so that their logs can be read; the manifest and all outputs stay.
+                ones keep theirs, so that their logs can be read; the manifest and all outputs stay. Nothing is
+                removed where this raises.
             return_exceptions: Put exceptions in the places of jobs that failed, instead of raising.
 
         Raises:

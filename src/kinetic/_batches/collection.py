@@ -1,4 +1,4 @@
-"""Waiting for a batch and collecting it: every value in memory first, only then is anything removed."""
+"""Waiting for a batch and collecting it: nothing is removed before every value is in memory and returned."""
 
 from __future__ import annotations
 
@@ -282,10 +282,10 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
     real = [index for index in sorted(failed) if display.is_real_failure(batch, index, failed[index])]
     failures = batch._cached_failures = [job for index in real if (job := batch.jobs[index]) is not None]
     failed |= _never_submitted(batch, {*values, *failed})
+    if failed and not return_exceptions:
+        raise _error(batch, values, failed, failures)  # and removes nothing: a script that it ends has used no value
     if cleanup:
         _clean_up(batch, tracker, sorted(values))
-    if failed and not return_exceptions:
-        raise _error(batch, values, failed, failures)
     if ordered:
         return [values[index] if index in values else failed[index] for index in sorted([*values, *failed])]
     everything = {**values, **failed}
