@@ -214,7 +214,7 @@ class BatchHandle(Batch[R]):
         removal.cleanup(self, resources=bool(k8s), artifacts=bool(gcs))
 
     def retry_failed(self) -> BatchHandle[R]:
-        """Run again what failed, and only that, each once more; return this handle.
+        """Run again what failed, and only that, each once more, with the code of the submission; return this handle.
 
         Raises:
             BackendError: Another process drives this batch right now.

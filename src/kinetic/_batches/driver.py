@@ -28,6 +28,7 @@ from kinetic._batches.tracker import BatchTracker, record_of
 from kinetic._config import home
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
+from kinetic._output.format import age_in_words, count_text
 from kinetic._project import pickler
 from kinetic._stores import put_many
 from kinetic._wire import dataclass, documents, folders, keys, python_runtime, records
@@ -634,6 +635,12 @@ def retry_failed(batch: Batch, *, here: bool = False) -> None:
         held.release()
         raise
     batch._cached_failures = None
+    if failed:
+        sent = age_in_words(time.time() - tracker.group.created)
+        output.report(
+            f"{batch.group_id}: runs {count_text(len(failed), 'failed input')} again, with the code that was submitted "
+            f"{sent} ago; edited code needs a new batch"
+        )
     start_driver(batch, launcher, held, here=here, only=frozenset(failed))
 
 

@@ -380,7 +380,7 @@ def _job_id(batch: FoundBatch, index: int, attempt: int | None) -> str:
 
 @click.command
 @batch_argument
-@click.option("--failed", "again", is_flag=True, help="Also run failed inputs again, once each.")
+@click.option("--failed", "again", is_flag=True, help="Also run failed inputs again, once each; edits have no effect.")
 def resume(batch: FoundBatch, again: bool) -> None:
     """Submit the missing inputs of a batch whose driver has ended.
 

@@ -173,6 +173,8 @@ def test_a_batch_whose_driver_was_killed_says_so_and_is_resumed(submit, kinetic,
     results = kinetic("batch", "results", group_id, "--timeout", "30s")
 
     assert (resumed.code, retried.code) == (0, 0), resumed.err + retried.err
+    assert f"{group_id}: runs 1 failed input again, with the code that was submitted " in retried.err
+    assert "edited code needs a new batch" in retried.err
     assert (results.code, len(results.out.splitlines())) == (0, 6), results.err
     assert kinetic("batch", "logs", group_id, "2", "--attempt", "1").out == "log of bad\n"
     assert "Traceback" in kinetic("batch", "logs", group_id, "2", "--attempt", "0").out
