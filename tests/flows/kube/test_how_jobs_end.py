@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from flows.test_how_jobs_end import (
     test_a_deadline_that_is_met_changes_nothing,
+    test_a_function_saves_its_work_at_its_deadline_and_its_retry_continues,
     test_a_job_that_fails_is_tried_again_under_its_own_id,
     test_a_segmentation_fault_leaves_the_python_stacks_in_the_log,
     test_leaving_by_a_good_exit_is_success_without_a_value,
@@ -40,6 +41,7 @@ def failures() -> int:
 __all__ = [
     "test_a_class_made_inside_the_function_comes_along",
     "test_a_deadline_that_is_met_changes_nothing",
+    "test_a_function_saves_its_work_at_its_deadline_and_its_retry_continues",
     "test_a_job_that_fails_is_tried_again_under_its_own_id",
     "test_a_segmentation_fault_leaves_the_python_stacks_in_the_log",
     "test_a_value_that_cannot_be_pickled_is_a_clear_failure_with_its_repr",

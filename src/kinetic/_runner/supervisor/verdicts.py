@@ -326,7 +326,7 @@ def decisive_host(tasks: Sequence[Task], endings: Sequence[Ending]) -> int:
 def judge(task: Task, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
     """Return the verdict on an attempt."""
     report = final_report(task, ending)
-    if report is None:
+    if report is None or (ending.deadline and report["status"] != outcomes.SUCCEEDED):
         report = _without_final_report(task, ending, machine_bytes)
     failed = report["status"] != outcomes.SUCCEEDED
     error = dict(report.get("error", {}))

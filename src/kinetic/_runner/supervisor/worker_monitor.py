@@ -95,7 +95,7 @@ class WatchedWorker:
 
     @property
     def last_seconds(self) -> float:
-        """Return how long it has at its deadline: to write its stacks, or for a command to end by itself."""
+        """Return how long it has at its deadline: to write its stacks and end by itself, or for a command only that."""
         return self.grace if self.task.is_command else self.stacks_seconds
 
     @property
@@ -322,7 +322,7 @@ def _measure(watched: WatchedWorker, control: JobControl) -> None:
         sys.stderr.write(f"{watched.task.job_id} is not measured any more: {type(error).__name__}: {error}\n")
 
 
-def _act_on_time(watched: WatchedWorker) -> None:  # noqa: PLR0912 - a table of limits
+def _act_on_time(watched: WatchedWorker) -> None:  # noqa: C901, PLR0912 - a table of limits
     """Do what a limit or a request demands by now."""
     now = time.monotonic()
     if watched.done_at is not None:
@@ -352,6 +352,10 @@ def _act_on_time(watched: WatchedWorker) -> None:  # noqa: PLR0912 - a table of 
     elif watched.dumped_at is not None and now >= watched.dumped_at + watched.last_seconds:
         if watched.stacks is not None and watched.last_seconds < _MOST_STACKS_SECONDS and not _stacks_of(watched):
             watched.stacks_seconds += _STACKS_SECONDS
+        elif watched.term_at is None and not watched.task.is_command:
+            watched.term_at = now
+            watched.stacks_seconds += watched.grace
+            _signal(watched, signal.SIGTERM, alone=watched.spare_children)
         else:
             _signal(watched, signal.SIGKILL)
 
@@ -370,7 +374,7 @@ def _request_stacks(watched: WatchedWorker) -> None:
 
 def _log_stacks(watched: WatchedWorker) -> None:
     """Write into the log what the threads of a worker did at its deadline; it has ended since."""
-    if not watched.reader.report.done and (found := _stacks_of(watched)):
+    if watched.has_failed and (found := _stacks_of(watched)):
         _append_lines(watched.task.log, "\n\n".join(found) + "\n")
 
 
