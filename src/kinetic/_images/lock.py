@@ -38,7 +38,7 @@ _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|For
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LINKS = re.compile(r"\s*(?:-f|--find-links)[\s=]")
+_LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
 _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
@@ -169,7 +169,8 @@ def resolve(
     """
     with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
         folder = Path(name)
-        limits = python_runtime.write_requirements(lines, folder)
+        # `uv pip compile` takes files without an option, and `uv pip install` with one.
+        limits = [word for word in python_runtime.write_requirements(lines, folder) if word != "-r"]
         if before:
             (folder / FILE).write_text(before)
         done = _compile(folder, platform, say, stop, *limits)
@@ -227,9 +228,16 @@ def refusal(done: UvResult) -> AccessDeniedError | None:
 
 
 def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the addresses of indexes that requirement lines name, with the values of their variables, as in uv."""
+    """Return the addresses of indexes that lines name, with the values of their variables, as in uv: "NAME=ADDRESS"."""
     found = filter(None, (_INDEX.match(line) for line in lines))
-    return [_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found]
+    settings = [line.removeprefix(python_runtime.SETTING) for line in lines if line.startswith(python_runtime.SETTING)]
+    options = tomllib.loads("\n".join(settings))["tool"]["uv"] if settings else {}
+    return [
+        *(_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found),
+        *("=".join(filter(None, (index.get("name"), index["url"]))) for index in options.get("index", ())),
+        *(options[name] for name in ("index-url",) if name in options),
+        *options.get("extra-index-url", ()),
+    ]
 
 
 def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[str]) -> str:

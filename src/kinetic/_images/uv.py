@@ -120,14 +120,14 @@ def run_uv(
 ) -> UvResult:
     """Run uv in a folder, and report what it writes.
 
-    ``overrides`` names a file with overrides, or is "". ``indexes`` are addresses whose logins uv is to use, too; its
-    arguments would show them to every user of this machine.
+    ``overrides`` names a file with overrides, or is "". ``indexes`` are addresses whose logins uv is to use, too, some
+    with a name before them; its arguments would show them to every user of this machine.
     """
     last: deque[str] = deque(maxlen=_LAST)
     killing = stop.killing if stop is not None else contextlib.nullcontext
     environ = _uv_environment()
     if indexes:
-        environ["UV_EXTRA_INDEX_URL"] = " ".join([*environ.get("UV_EXTRA_INDEX_URL", "").split(), *indexes])
+        environ["UV_INDEX"] = " ".join([*environ.get("UV_INDEX", "").split(), *indexes])
     with subprocess.Popen(
         [*uv_command(), *words],
         cwd=folder,

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from kinetic._config.home import kinetic_home, unpacked_wheels
-from kinetic._project import requirements
+from kinetic._project import requirements, uv_settings
 from kinetic._project.requirements import Entry, LocalPath, entries, invalid, normalised, parsed, read_text
 from kinetic._project.root import INSTALLABLE, Plan, is_installed
+from kinetic._project.uv_settings import UvSettings
 from kinetic._wire import NamedTuple, dataclass, digests, python_runtime
 from kinetic.errors import IntegrityError, OptionError
 
@@ -21,7 +22,7 @@ from kinetic.errors import IntegrityError, OptionError
 # The regular expression of PEP 723, with "script" for the type.
 _SCRIPT = r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$"
 
-
+_NO_SETTINGS = UvSettings()
 # Where build backends are told in which files dynamic dependencies are.
 _DYNAMIC = (
     ("tool", "setuptools", "dynamic", "dependencies", "file"),
@@ -35,6 +36,7 @@ class Declared(NamedTuple):
     entries: list[Entry]  # its requirements, with their lines
     unread: tuple[str, ...] = ()  # tables that hold dependencies as well and are not read, spelled as in the file
     requires_python: str | None = None  # which Pythons it wants; None if it does not say
+    uv: UvSettings = _NO_SETTINGS  # what uv is told beside them
 
 
 class Wanted(NamedTuple):
@@ -47,8 +49,8 @@ class Wanted(NamedTuple):
         return ", ".join([*self.extras, *self.groups])
 
 
-def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Collection[str] = ()) -> Declared:
-    """Read a pyproject.toml; packages whose files are ``sent`` may have a place of their own in it."""
+def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Collection[str] | None = None) -> Declared:
+    """Read a pyproject.toml; ``sent``, of another project: packages whose files are sent, wherever they come from."""
     page = _toml(file, text)
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
@@ -56,10 +58,12 @@ def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Col
     named += _of_extras(file, project, optional, wanted.extras) + _of_groups(file, page, wanted.groups)
     in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
     found = [*_entries(file, text, named), *in_files]
+    uv = _uv_table(file, page)
     if not locked:
-        _reject_sources(file, page, [entry for entry in found if entry.name not in sent])
+        known = uv_settings.pinned(uv) if sent is None else sent
+        _reject_sources(file, uv, [entry for entry in found if entry.name not in known])
     unread = _unread(page, project, wanted, is_dynamic=not in_files)
-    return Declared(found, tuple(unread), _python(file, project))
+    return Declared(found, tuple(unread), _python(file, project), UvSettings((uv,)))
 
 
 def in_script(file: Path, text: str) -> Declared | None:
@@ -72,8 +76,9 @@ def in_script(file: Path, text: str) -> Declared | None:
     lines = blocks[0]["content"].splitlines(keepends=True)
     page = _toml(file, "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     found = _entries(file, text, _strings(file, page, "dependencies"))
-    _reject_sources(file, page, found)
-    return Declared(found, requires_python=_python(file, page))
+    uv = _uv_table(file, page)
+    _reject_sources(file, uv, [entry for entry in found if entry.name not in uv_settings.pinned(uv)])
+    return Declared(found, requires_python=_python(file, page), uv=UvSettings((uv,)))
 
 
 def _toml(file: Path, text: str) -> dict[str, object]:
@@ -208,9 +213,12 @@ def _unread(
     return found
 
 
-def _reject_sources(file: Path, page: Mapping[str, object], found: Sequence[Entry]) -> None:
+def _uv_table(file: Path, page: Mapping[str, object]) -> Mapping[str, object]:
+    return _table(file, _table(file, page, "tool"), "uv", "tool.")
+
+
+def _reject_sources(file: Path, uv: Mapping[str, object], found: Sequence[Entry]) -> None:
     """Reject what uv would take from elsewhere: on the index, another package may have that name."""
-    uv = _table(file, _table(file, page, "tool"), "uv", "tool.")
     elsewhere = {normalised(name) for name in _table(file, uv, "sources", "tool.uv.")}
     for entry in found:
         if entry.name in elsewhere - python_runtime.NAMES:  # ours is taken out anyway
@@ -313,7 +321,7 @@ def find(
         declared = in_script(Path(script), text) if "# /// script" in text else None
         if declared is not None:
             notes = [f"dependencies come from the metadata of {script}"]
-            return _finished(Path(script), "script", declared.entries, notes, declared.requires_python, base=base)
+            return _finished(Path(script), "script", declared, notes, base=base)
     entry = Path(os.path.abspath(plan.root / plan.entry_rel))
     folder, names, in_repository = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
     if not names:
@@ -332,7 +340,7 @@ def find(
         return _of_project(file, wanted, export, notes, base=base)
     if any(wanted):
         notes.append(f"extras and groups have no meaning for {file}: {wanted}")
-    return _finished(file, "requirements", requirements.read(file), notes, base=base)
+    return _finished(file, "requirements", Declared(requirements.read(file)), notes, base=base)
 
 
 def _with_needs(
@@ -454,7 +462,8 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
         keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
         locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, *wanted)))]
         notes[0] = f"dependencies come from {lock}"
-        done = _finished(lock, "lock", locked, notes, found.requires_python, base=base)
+        found_in_lock = found._replace(entries=locked, uv=_settings_of_lock(lock, file, found.uv))
+        done = _finished(lock, "lock", found_in_lock, notes, base=base)
         held = members.union((entry.name for entry in locked), map(name_of, done.projects))
         if absent := sorted({entry.name for entry in found.entries} - {""} - held):
             note = f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock"
@@ -465,7 +474,22 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
     if not found.entries:
         unread = f"; not read: {', '.join(found.unread)}" if found.unread else ""
         notes.append(f"{file} has no dependencies in [project]: {_only_base(base=base)}{unread}")
-    return _finished(file, "pyproject", found.entries, notes, found.requires_python, base=base)
+    tables = (*_uv_files(file.parent), *found.uv.tables)
+    return _finished(file, "pyproject", found._replace(uv=UvSettings(tables)), notes, base=base)
+
+
+def _settings_of_lock(lock: Path, file: Path, own: UvSettings) -> UvSettings:
+    """Return what uv is told in a project and at the root of its workspace."""
+    tables = [*_uv_files(lock.parent), *own.tables]
+    root = lock.with_name(file.name)
+    if root != file and root.is_file():
+        tables.append(_uv_table(root, _toml(root, read_text(root))))
+    return UvSettings(tables, read_text(lock) if any(tables) else "")
+
+
+def _uv_files(folder: Path) -> list[Mapping[str, object]]:
+    file = folder / "uv.toml"
+    return [_toml(file, read_text(file))] if file.is_file() else []
 
 
 def _lock_of(file: Path) -> tuple[Path, set[str]]:
@@ -495,13 +519,12 @@ def _only_base(*, base: bool) -> str:
 def _finished(
     source: Path,
     kind: Kind,
-    found: Sequence[Entry],
+    declared: Declared,
     notes: Sequence[str],
-    requires_python: str | None = None,
     *,
     base: bool,
 ) -> Dependencies:
-    found, projects, more = _with_needs(found, source, locked=kind == "lock")
+    found, projects, more = _with_needs(declared.entries, source, locked=kind == "lock")
     notes = [*notes, *more]
     found, ours = requirements.without_kinetic(found)
     if ours:
@@ -513,5 +536,5 @@ def _finished(
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
-    lines = tuple(entry.text for entry in kept)
-    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python, projects)
+    lines = (*(entry.text for entry in kept), *uv_settings.lines(declared.uv, kept))
+    return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), declared.requires_python, projects)

@@ -29,6 +29,7 @@ TRUST = "set SSL_CERT_FILE to a file of all certificates to trust, that of your 
 EXTRAS_OF_JOBS = {"debug": "debugpy>=1.8", "hf": "datasets>=3"}
 
 CONSTRAINT = "-c "  # begins a line with a version that counts only if something else asks for the package
+SETTING = "--pyproject "  # begins a line of the pyproject.toml that uv reads beside the requirements
 
 # The documented way to take a package out of a resolution: it is replaced by a requirement that never holds.
 OVERRIDES = "".join(f'{name} ; python_version < "0"\n' for name in sorted(NAMES))
@@ -43,19 +44,24 @@ def with_overrides(environ: dict[str, str], file: str) -> dict[str, str]:
 
 
 def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
-    """Write lines into ``requirements.txt`` for uv; return its options for the constraints among them.
+    """Write lines into ``requirements.txt`` for uv; return its options for the constraints and settings among them.
 
-    Those of the user's own variable, which such options replace, are among them.
+    Constraints of the user's own variable, which such options replace, are among them.
     """
-    files: dict[str, list[str]] = {"requirements.txt": [], "constraints.txt": []}
+    kinds = {CONSTRAINT: "constraints.txt", SETTING: "pyproject.toml", "": "requirements.txt"}
+    files: dict[str, list[str]] = {name: [] for name in kinds.values()}
     for line in lines:
-        files["constraints.txt" if line.startswith(CONSTRAINT) else "requirements.txt"].append(line)
+        kind = next(filter(line.startswith, kinds))
+        files[kinds[kind]].append(f"{line.removeprefix(kind)}\n")
     for name, found in files.items():
-        (folder / name).touch(0o600)  # the address of an index may hold a password
-        text = "".join(f"{line.removeprefix(CONSTRAINT)}\n" for line in found)
-        (folder / name).write_text(text, encoding="utf-8")  # whatever the locale of the container is
+        if found or name == "requirements.txt":
+            (folder / name).touch(0o600)  # the address of an index may hold a password
+            (folder / name).write_text("".join(found), encoding="utf-8")  # whatever the locale of the container is
     limits = [*os.environ.get("UV_CONSTRAINT", "").split(), str(folder / "constraints.txt")]
-    return [word for each in limits for word in ("-c", each)] if files["constraints.txt"] else []
+    words = [word for each in limits for word in ("-c", each)] if files["constraints.txt"] else []
+    if files["pyproject.toml"]:
+        words += ["--project", str(folder), "-r", str(folder / "pyproject.toml")]
+    return words
 
 
 def foreign_distribution(folders: Iterable[str]) -> str:

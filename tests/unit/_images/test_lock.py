@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import platform
 import re
 import tomllib
@@ -16,6 +17,8 @@ from servers.wheels import Index, made_wheel
 
 from kinetic._images import lock, uv
 from kinetic._images.lock import Lock, Platform
+from kinetic._images.wheels import find_login, with_indexes
+from kinetic._wire.python_runtime import SETTING
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -108,6 +111,39 @@ def test_constraints_of_lines_and_of_a_variable_count_both(publish, tmp_path, mo
     found = resolved("alpha", "beta", "-c beta<3")
 
     assert versions(found) == {"alpha": "1.0", "beta": "2.0"}
+
+
+def test_a_package_with_an_index_of_its_own_comes_from_there_and_its_login_is_found(
+    publish, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish("ours", "9.9")
+    publish("old", "1.0", needs="new<2")
+    publish("new", "3.0")
+    monkeypatch.setenv("UV_INDEX_ACME_USERNAME", "ci")
+    monkeypatch.setenv("UV_INDEX_ACME_PASSWORD", "secret-word")
+    acme = Index()
+    acme.login = ("ci", "secret-word")
+    acme(made_wheel(tmp_path / "acme", "ours", "1.0", {"ours.py": ""}))
+    settings = [
+        'project.name = "x"',
+        'project.version = "0"',
+        'project.dependencies = ["ours"]',
+        f'tool.uv.index = [{{name = "acme", url = "{acme.simple}", explicit = true}}]',
+        'tool.uv.sources.ours = [{index = "acme"}]',
+        'tool.uv.override-dependencies = ["new==3.0"]',
+    ]
+    lines = ["ours", "old", *(f"{SETTING}{line}" for line in settings)]
+
+    try:
+        found = resolved(*lines)
+    finally:
+        acme.close()
+
+    assert versions(found) == {"new": "3.0", "old": "1.0", "ours": "1.0"}
+    assert "secret-word" not in found.text
+    assert lock.indexes(lines, {}) == [f"acme={acme.simple}"]
+    [ours] = [wheel for wheel in found.wheels if wheel.name == "ours"]
+    assert find_login(ours.url, with_indexes(os.environ, lock.indexes(lines, {}))) == ("ci", "secret-word")
 
 
 def test_lines_without_a_solution_are_named(publish) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import tomllib
 
 import pytest
 
@@ -10,6 +11,7 @@ from kinetic._output import terminal as output
 from kinetic._project import dependencies, requirements
 from kinetic._project.dependencies import Wanted
 from kinetic._project.root import Plan
+from kinetic._wire.python_runtime import SETTING
 from kinetic.errors import OptionError
 
 
@@ -727,6 +729,108 @@ def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tr
         "why:   [tool.uv.sources] names it, and the index may hold another package called my-lib",
         "next:  run uv lock beside a pyproject.toml; or write the address itself: name @ git+https://…",
     ]
+
+
+INDEXES = """
+[[tool.uv.index]]
+name = "acme"
+url = "https://pypi.acme.example/simple/"
+explicit = true
+
+[[tool.uv.index]]
+url = "https://mirror.example/simple"
+default = true
+
+[[tool.uv.index]]
+name = "here"
+url = "./wheels"
+
+[tool.uv]
+override-dependencies = ["six>=1.16"]
+find-links = ["./wheels", "https://wheels.example/all.html"]
+"""
+
+
+def settings_of(found):
+    """Return the page that uv is given beside the requirements."""
+    lines = [line.removeprefix(SETTING) for line in found.lines if line.startswith(SETTING)]
+    return tomllib.loads("\n".join(lines))
+
+
+def test_uv_is_told_the_indexes_of_a_pyproject_and_what_is_taken_from_one_of_them_only(tree):
+    tree.write(
+        "pyproject.toml",
+        '[project]\ndependencies = ["Acme_Models>=2", "six"]\n'
+        '[tool.uv.sources]\nacme-models = { index = "acme", marker = "sys_platform == \'linux\'" }\n' + INDEXES,
+    )
+
+    found = tree.find()
+
+    assert found.lines[:2] == ("Acme_Models>=2", "six")
+    page = settings_of(found)
+    assert page["project"]["dependencies"] == ["Acme_Models>=2"]
+    assert page["tool"]["uv"] == {
+        "index": [
+            {"name": "acme", "url": "https://pypi.acme.example/simple/", "explicit": True},
+            {"url": "https://mirror.example/simple", "default": True},
+        ],
+        "sources": {"acme-models": [{"index": "acme", "marker": "sys_platform == 'linux'"}]},
+        "override-dependencies": ["six>=1.16"],
+        "find-links": ["https://wheels.example/all.html"],
+    }
+
+
+def test_what_a_lock_has_from_an_index_is_looked_for_there_only_and_all_else_never(tree):
+    export, _ = lock(tree, "acme-models==2.1 --hash=sha256:ab", "acme-base==1.0 ; sys_platform == 'linux'", "six==1.16")
+    tree.write("app/pyproject.toml", '[project]\ndependencies = ["acme-models", "six"]\n' + INDEXES)
+    places = {"acme-base": ("1.0", "pypi.acme.example"), "acme-models": ("2.1", "pypi.acme.example")}
+    places["six"] = ("1.16", "mirror.example")
+    tree.write(
+        "app/uv.lock",
+        "".join(
+            f'[[package]]\nname = "{name}"\nversion = "{at}"\nsource = {{ registry = "https://{host}/simple" }}\n'
+            for name, (at, host) in places.items()
+        ),
+    )
+
+    page = settings_of(tree.find(export=export))
+
+    assert page["project"]["dependencies"] == [
+        "acme-models==2.1",
+        'acme-base==1.0; sys_platform == "linux"',
+        "six==1.16",
+    ]
+    assert page["tool"]["uv"]["sources"] == {
+        "acme-models": [{"index": "acme"}],
+        "acme-base": [{"index": "acme", "marker": 'sys_platform == "linux"'}],
+        "six": [{"index": "index-1"}],
+    }
+    assert [index.get("explicit") for index in page["tool"]["uv"]["index"]] == [True, None]
+
+
+def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree):
+    export, _ = lock(tree, "six==1.16.0", declared='"six"')
+    (tree.entry / "uv.lock").unlink()
+    tree.write("app/pyproject.toml", '[project]\nname = "app"\ndependencies = ["six"]\n')
+    tree.write("uv.lock", 'version = 1\n\n[manifest]\nmembers = [\n    "app",\n]\n')
+    tree.write("pyproject.toml", INDEXES)
+    tree.write("uv.toml", 'prerelease = "allow"\n')
+
+    page = settings_of(tree.find(export=export))
+
+    assert page["tool"]["uv"]["override-dependencies"] == ["six>=1.16"]
+    assert page["tool"]["uv"]["prerelease"] == "allow"
+    assert len(page["tool"]["uv"]["index"]) == 2
+
+
+def test_another_project_that_takes_a_package_from_an_index_of_its_own_is_refused(tree):
+    tree.write("app/requirements.txt", "-e ../common\n")
+    file = tree.write(
+        "common/pyproject.toml",
+        '[project]\ndependencies = ["acme-models"]\n[tool.uv.sources]\nacme-models = { index = "acme" }\n' + INDEXES,
+    )
+
+    assert refused(tree.find)[0] == f"{file} takes acme-models from a place of its own [dependency]"
 
 
 def test_kinetic_itself_may_come_from_elsewhere_as_every_job_brings_its_own(tree):

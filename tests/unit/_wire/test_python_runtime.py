@@ -115,6 +115,14 @@ def test_lines_and_constraints_are_written_for_the_owner_only_whatever_the_local
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
 
 
+def test_settings_of_uv_are_written_beside_the_requirements_and_named(tmp_path):
+    words = python_runtime.write_requirements(["x", f"{python_runtime.SETTING}tool.uv.index = []"], tmp_path)
+
+    assert words == ["--project", str(tmp_path), "-r", f"{tmp_path}/pyproject.toml"]
+    assert (tmp_path / "requirements.txt").read_text() == "x\n"
+    assert (tmp_path / "pyproject.toml").read_text() == "tool.uv.index = []\n"
+
+
 @pytest.mark.parametrize("context", [tracebacks.Leaving, lambda: tracebacks.Detaching(str)])
 def test_a_coroutine_that_is_collected_while_its_thread_imports_something_leaves_the_import_lock_taken(context) -> None:
     async def waits() -> None:

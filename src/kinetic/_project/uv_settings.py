@@ -1,0 +1,136 @@
+"""What uv is told beside the requirements of a project: its indexes, and versions that override what packages ask for.
+
+A lock has one version of each package, and each file's hash, but a job's environment is resolved from them again: from
+the same indexes, and under the same overrides. What is found travels as lines of a pyproject.toml, among the
+requirements.
+
+Source: docs.astral.sh/uv/concepts/indexes and /reference/settings, read 2026-11-30.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from kinetic._project.requirements import Entry, normalised, parsed
+from kinetic._wire import NamedTuple
+from kinetic._wire.python_runtime import SETTING
+
+# Of the lists, those of all tables count; of the others, the first.
+_LISTS = ("extra-index-url", "find-links", "override-dependencies", "constraint-dependencies")
+_WORDS = ("index-url", "index-strategy", "prerelease")
+_ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
+_LOCKED = r'(?m)^name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]+)" \}'
+_LOGIN = r"(?<=://)[^/@]*@"
+
+
+class UvSettings(NamedTuple):
+    """Tables ``[tool.uv]``, the one that counts first first."""
+
+    tables: Sequence[Mapping[str, object]] = ()
+    lock: str = ""  # the text of the uv.lock that the requirements come from; "" without one
+
+
+def pinned(table: Mapping[str, object]) -> frozenset[str]:
+    """Return the normalized names of the packages that a table takes from an index of its own, and only from there."""
+    known = _named_indexes(UvSettings((table,)))
+    sources = table.get("sources")
+    found = sources.items() if isinstance(sources, dict) else ()
+    return frozenset(normalised(name) for name, source in found if _index_sources(source, known))
+
+
+def lines(settings: UvSettings, found: Sequence[Entry]) -> list[str]:
+    """Return the lines of the pyproject.toml that uv is to read beside some requirements."""
+    options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key))}
+    options |= {"index": indexes} if (indexes := _indexes(settings)) else {}
+    options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
+    pins: dict[str, list[dict[str, str]]] = {}
+    needed = list[str]()
+    for entry in found:
+        for source in _sources_of(entry, settings):
+            pins.setdefault(entry.name, []).append(source)
+            needed.append(str(parsed(entry.text)))
+    if not options:
+        return []
+    page: dict[str, object] = {"project.name": "kinetic-job", "project.version": "0"}
+    page |= {"project.dependencies": list(dict.fromkeys(needed))}
+    page |= {f"tool.uv.{key}": value for key, value in options.items()}
+    page |= {f"tool.uv.sources.{name}": sources for name, sources in pins.items()}
+    return [f"{SETTING}{key} = {_toml(value)}" for key, value in page.items()]
+
+
+def _joined(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:
+    listed = [value for table in tables if isinstance(value := table.get(key), list)]
+    found = [each for value in listed for each in value if isinstance(each, str)]
+    return list(dict.fromkeys(each for each in found if key not in _ADDRESSES or _is_address(each)))
+
+
+def _is_usable(table: Mapping[str, object], key: str) -> bool:
+    value = table.get(key)
+    return isinstance(value, str) and (key not in _ADDRESSES or _is_address(value))
+
+
+def _indexes(settings: UvSettings) -> list[dict[str, Any]]:
+    """Return the indexes that have an address, and are no folder of this machine; of those with one name, the first.
+
+    A lock says from which index each package is: no other one is looked for there, whatever it has by now.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for table in settings.tables:
+        listed = table.get("index")
+        for index in listed if isinstance(listed, list) else ():
+            if isinstance(index, dict) and _is_address(str(index.get("url"))):
+                found.setdefault(str(index.get("name") or index["url"]), index)
+    if not settings.lock:
+        return list(found.values())
+    only = [{} if index.get("default") else {"explicit": True} for index in found.values()]
+    return [
+        {"name": f"index-{number}", **index, **more}
+        for number, (index, more) in enumerate(zip(found.values(), only, strict=True))
+    ]
+
+
+def _sources_of(entry: Entry, settings: UvSettings) -> list[dict[str, str]]:
+    """Return from which index, and for which machines, uv is to take a package; none for any."""
+    requirement = parsed(entry.text)
+    indexes = _named_indexes(settings)
+    if requirement is None or not indexes:
+        return []
+    if not settings.lock:
+        listed = [value for table in settings.tables if isinstance(value := table.get("sources"), dict)]
+        named = [pair for value in listed for pair in value.items() if normalised(pair[0]) == entry.name]
+        return [each for _, source in named for each in _index_sources(source, indexes)]
+    version = str(requirement.specifier).removeprefix("==")
+    places = {(normalised(name), at): _plain(url) for name, at, url in re.findall(_LOCKED, settings.lock)}
+    index = next((name for name, url in indexes.items() if url == places.get((entry.name, version))), "")
+    marker = {"marker": str(requirement.marker)} if requirement.marker else {}
+    return [{"index": index, **marker}] if index else []
+
+
+def _named_indexes(settings: UvSettings) -> dict[str, str]:
+    return {index["name"]: _plain(index["url"]) for index in _indexes(settings) if "name" in index}
+
+
+def _index_sources(source: object, known: Collection[str]) -> list[dict[str, str]]:
+    """Return a source as a list if it names known indexes and, at most, markers; otherwise an empty one."""
+    listed: list[object] = source if isinstance(source, list) else [source]
+    found = [each for each in listed if isinstance(each, dict) and each.get("index") in known]
+    return found if len(found) == len(listed) and all(each.keys() <= {"index", "marker"} for each in found) else []
+
+
+def _is_address(url: str) -> bool:
+    return url.startswith(("https://", "http://"))
+
+
+def _plain(url: str) -> str:
+    return re.sub(_LOGIN, "", url).rstrip("/")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
