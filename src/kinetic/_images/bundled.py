@@ -251,7 +251,7 @@ def connector(
         def login(*, again: bool) -> Login:
             if again or not found:
                 rejected = found[-1].token if found else ""
-                found.append(find_login(reference.host, google_token, environ, rejected))
+                found.append(find_login(reference.host, google_token, environ, rejected, repository=reference.name))
             return found[-1]
 
         found_registry = _StoppableRegistry(reference.host, reference.name, login, challenges=challenges)

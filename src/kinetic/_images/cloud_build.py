@@ -377,8 +377,8 @@ class CloudBuilder:
 
     def _check_logins(self, request: BuildRequest) -> None:
         """Refuse what needs a password: it would be in a bucket, for all who may read that."""
-        hosts = [Reference.parse(each).host for each in (request.source, f"{request.repository}:env")]
-        named = [host for host in hosts if find_login(host, None, self._environ) != Login()]
+        places = map(Reference.parse, (request.source, f"{request.repository}:env"))
+        named = [at.host for at in places if find_login(at.host, None, self._environ, repository=at.name) != Login()]
         if named := sorted({*named, *logins(request, self._environ)["indexes"]}):
             raise _unavailable(
                 f"the build would need the password of {', '.join(named)}, which is not sent to a build service",

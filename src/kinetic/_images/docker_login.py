@@ -1,8 +1,9 @@
-"""The login of a registry, as Docker's own files and helpers keep it; a Google access token for Google's registries.
+"""The login of a registry, as Docker's and Podman's files and helpers keep it; Google's token for Google's registries.
 
 {cache}/images/registries.json      host of a registry -> how it asks for a login: no login, and no token
 
-Source: docs.docker.com/reference/cli/docker/login, github.com/docker/docker-credential-helpers (read 2026-11-22).
+Source: docs.docker.com/reference/cli/docker/login, github.com/docker/docker-credential-helpers (read 2026-11-22);
+containers-auth.json(5) of containers/image.
 """
 
 from __future__ import annotations
@@ -31,20 +32,28 @@ _TOKEN_USER = "<token>"  # noqa: S105 - a helper's word for "the secret is an id
 GoogleToken = Callable[[str], str]  # takes a rejected token, or ""; returns one
 
 
-def find_login(host: str, google_token: GoogleToken | None, environ: Mapping[str, str], rejected: str = "") -> Login:
-    """Return the login of a registry: Docker's configuration first, then Google's token, then none.
+def find_login(
+    host: str,
+    google_token: GoogleToken | None,
+    environ: Mapping[str, str],
+    rejected: str = "",
+    *,
+    repository: str = "",
+) -> Login:
+    """Return the login of a registry: Docker's configuration first, then Podman's, then Google's token, then none.
 
     Args:
         host: With its port if it is not 443.
         google_token: Returns an access token for Google Cloud; None where there is no such login.
-        environ: Names the files: REGISTRY_AUTH_FILE (podman), DOCKER_CONFIG.
+        environ: Names the files: REGISTRY_AUTH_FILE and XDG_RUNTIME_DIR (podman), DOCKER_CONFIG.
         rejected: A token that the registry rejected; it is not returned again.
+        repository: The name within the registry: Podman keeps logins for parts of one, too.
 
     Raises:
         CredentialsError: A file or a helper that is configured for this host does not work.
     """
     for file in config_files(environ):
-        if (login := _login_in(file, host, environ)) is not None:
+        if (login := _login_in(file, host, repository, environ)) is not None:
             return login
     if google_token is not None and host.endswith(_GOOGLE):
         return Login(token=google_token(rejected))
@@ -81,12 +90,23 @@ def config_files(environ: Mapping[str, str]) -> list[Path]:
     home = Path(environ.get("HOME") or Path.home())
     named = [Path(environ["REGISTRY_AUTH_FILE"])] if environ.get("REGISTRY_AUTH_FILE") else []
     docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
-    return [file for file in (*named, docker) if file.is_file()]
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    podman = [
+        Path(f"{runtime}/containers/auth.json" if runtime else f"/run/containers/{os.getuid()}/auth.json"),
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json",
+    ]
+    return [file for file in (*named, docker, *podman) if file.is_file()]
 
 
-def _login_in(file: Path, host: str, environ: Mapping[str, str]) -> Login | None:
+def _login_in(file: Path, host: str, repository: str, environ: Mapping[str, str]) -> Login | None:
     page = _read(file)
-    names = [_DOCKER_HUB_KEY] if host == _DOCKER_HUB else [host, f"https://{host}"]
+    names = [_DOCKER_HUB_KEY, "docker.io"] if host == _DOCKER_HUB else [host, f"https://{host}"]
+    parts = repository.split("/") if repository else []
+    first = "docker.io" if host == _DOCKER_HUB else host
+    for name in ("/".join([first, *parts[:end]]) for end in range(len(parts), 0, -1)):
+        entry = (page.get("auths") or {}).get(name)
+        if isinstance(entry, dict) and (login := _login_of(entry, file, name)) is not None:
+            return login
     helpers = page.get("credHelpers") or {}
     for name in names:
         helper = helpers.get(name) or page.get("credsStore")

@@ -146,7 +146,10 @@ def _connect(reference: Reference, logins: Mapping[str, Any], *, needed: bool) -
         if given := (logins.get("registries") or {}).get(reference.host):
             return Login(*map(str, given))
         try:
-            return docker_login.find_login(reference.host, metadata_token, os.environ, "again" if again else "")
+            rejected = "again" if again else ""
+            return docker_login.find_login(
+                reference.host, metadata_token, os.environ, rejected, repository=reference.name
+            )
         except CredentialsError:
             if needed:
                 raise

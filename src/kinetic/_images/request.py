@@ -55,8 +55,11 @@ def logins(request: BuildRequest, environ: Mapping[str, str]) -> dict[str, Any]:
 
     They travel in the Secret of the builder's job. Google's registries are opened there with the builder's own account.
     """
-    hosts = {Reference.parse(each).host for each in (request.source, f"{request.repository}:env")}
-    registries = {host: found for host in sorted(hosts) if (found := find_login(host, None, environ)).user}
+    registries = {
+        at.host: found
+        for at in map(Reference.parse, (request.source, f"{request.repository}:env"))
+        if (found := find_login(at.host, None, environ, repository=at.name)).user
+    }
     indexes = {}
     environ = wheel_files.with_indexes(environ, request.indexes)
     for url in (*(each.url for each in request.lock.wheels), *(each.url for each in locks.sources(request.lock))):

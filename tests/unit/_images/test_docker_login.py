@@ -17,7 +17,7 @@ from kinetic.errors import CredentialsError
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "bin").mkdir()
-    return {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    return {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run"), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
 
 
 @pytest.fixture
@@ -73,6 +73,29 @@ def test_the_file_that_a_variable_names_counts_first(environ, config) -> None:
     named = config("auth.json", auths={"r.example.com": {"auth": auth("podman:2")}})
 
     assert find_login("r.example.com", None, environ | {"REGISTRY_AUTH_FILE": str(named)}) == Login("podman", "2")
+
+
+@pytest.mark.parametrize("place", ["xdg/containers", ".config/containers"])
+def test_a_login_of_podman_is_found_where_podman_keeps_it(environ, config, tmp_path: Path, place: str) -> None:
+    config(auths={"other.example.com": {"auth": auth("docker:1")}})
+    (tmp_path / place).mkdir(parents=True)
+    config(f"{place}/auth.json", auths={"r.example.com": {"auth": auth("podman:2")}})
+
+    assert find_login("r.example.com", None, environ | {"XDG_RUNTIME_DIR": f"{tmp_path}/xdg"}) == Login("podman", "2")
+
+
+def test_a_login_of_podman_for_a_part_of_a_registry_counts_there(environ, config, tmp_path: Path) -> None:
+    # as `skopeo login HOST/team` of skopeo 1.9.3 writes it
+    (tmp_path / ".config").mkdir()
+    entries = {"r.example.com": "all:1", "r.example.com/team": "team:2", "docker.io/team": "hub:3"}
+    config(".config/containers/auth.json", auths={name: {"auth": auth(login)} for name, login in entries.items()})
+
+    def login(host: str, repository: str) -> str:
+        return find_login(host, None, environ, repository=repository).user
+
+    assert login("r.example.com", "team/jobs") == "team"
+    assert login("r.example.com", "teams/jobs") == "all"
+    assert login("registry-1.docker.io", "team/jobs") == "hub"
 
 
 def test_a_helper_of_one_registry_is_asked_for_that_one_and_the_store_for_all_others(environ, config, helper) -> None:
