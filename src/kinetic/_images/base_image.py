@@ -20,7 +20,7 @@ from kinetic.errors import ImageError, ImageUnavailableError, KineticError
 
 SUITE = "bookworm"  # Debian 12: glibc 2.36, which every wheel of TPUs and GPUs of 2026 takes
 # Where the official image is: Google's cache of what is asked for often, without login and limits; then Docker Hub.
-SOURCES = ("mirror.gcr.io/library/python", "registry-1.docker.io/library/python")
+SOURCES = ("mirror.gcr.io/library/python", "docker.io/library/python")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _INDEX_KINDS = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 

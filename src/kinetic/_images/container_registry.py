@@ -50,6 +50,9 @@ _CHUNK = 1 << 18  # of a body or a file in memory, for each of up to 16 threads
 _LONGEST_WAIT = 30.0  # seconds, whatever a registry asks for
 _TOKEN_SECONDS = 60.0  # how long a token lives that does not say so
 _CLIENT = "kinetic"  # names us to those who issue tokens for identity tokens
+DOCKER_HUB = "docker.io"  # as images of it are named; nodes have its logins and mirrors under that name
+_DOCKER_HUBS = frozenset({DOCKER_HUB, "index.docker.io", "registry-1.docker.io"})
+_DOCKER_HUB_ADDRESS = "registry-1.docker.io"  # where it answers
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 Report = Callable[[int], None]  # takes how many more bytes have been sent
@@ -115,8 +118,8 @@ class Reference(NamedTuple):
         host = first if slash and ("." in first or ":" in first or first == "localhost") else ""
         path = below if host else rest
         name, colon, tag = path.rpartition(":") if ":" in path.rpartition("/")[2] else (path, "", "")
-        if not host:
-            host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
+        if not host or host in _DOCKER_HUBS:
+            host, name = DOCKER_HUB, name if "/" in name else f"library/{name}"
         legal = re.fullmatch(r"[a-z0-9]+(?:(?:/|[._-]+)[a-z0-9]+)*", name) and (not digest or _DIGEST.fullmatch(digest))
         if not legal or (colon and not re.fullmatch(r"\w[\w.-]{0,127}", tag)):
             raise ImageError(
@@ -142,7 +145,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 class Registry:
     """One repository of a registry, e.g. "us-docker.pkg.dev/project/repository/kinetic". Threads may share it."""
 
-    host: str  # host, and port if it is not 443
+    host: str  # host, and port if it is not 443; of Docker Hub, "docker.io"
     name: str  # the name within the registry
     find_login: FindLogin  # returns the login, asked again when the registry rejects one that was accepted before
     plain_http: bool = False  # speak without TLS; otherwise only to this machine
@@ -341,7 +344,11 @@ class Registry:
 
     def _url(self, path: str) -> str:
         scheme = "http" if self.plain_http or http_client.is_this_machine(self.host) else "https"
-        return f"{scheme}://{self.host}/v2/{self.name}/{path}"
+        return f"{scheme}://{self._address}/v2/{self.name}/{path}"
+
+    @property
+    def _address(self) -> str:
+        return _DOCKER_HUB_ADDRESS if self.host == DOCKER_HUB else self.host
 
     def _ask(
         self,
@@ -387,7 +394,7 @@ class Registry:
         send = partial(self._http.send, method, url, body=body, take=take)
         shown = self._authorization(url, scope) or self._log_in_as_before(url, scope)
         answer = send(headers={**(headers or {}), **shown})
-        if answer.status != 401 or urllib.parse.urlsplit(url).netloc != self.host:
+        if answer.status != 401 or urllib.parse.urlsplit(url).netloc != self._address:
             return answer
         challenge = answer.headers.get("www-authenticate", "")
         failed = self._log_in(challenge, scope, rejected=shown.get("Authorization", ""))
@@ -415,7 +422,7 @@ class Registry:
 
     def _authorization(self, url: str, scope: _Scope) -> dict[str, str]:
         """Return what a request shows; nothing to another host, which an upload may be sent to."""
-        if urllib.parse.urlsplit(url).netloc != self.host:
+        if urllib.parse.urlsplit(url).netloc != self._address:
             return {}
         with self._lock:
             shown = self._shown_for(scope)
@@ -426,7 +433,7 @@ class Registry:
 
         That saves the request that is answered with 401. What has changed since, the registry says itself.
         """
-        if self.challenges is None or urllib.parse.urlsplit(url).netloc != self.host:
+        if self.challenges is None or urllib.parse.urlsplit(url).netloc != self._address:
             return {}
         if self._before is None:
             self._before = self.challenges.known(self.host)

@@ -18,12 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic._images.container_registry import Login
+from kinetic._images.container_registry import DOCKER_HUB, Login
 from kinetic._wire import folders
 from kinetic.errors import CredentialsError
 
 _GOOGLE = (".pkg.dev", ".gcr.io", "gcr.io")
-_DOCKER_HUB = "registry-1.docker.io"
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"  # under which Docker keeps the login of its own registry
 _HELPER_SECONDS = 30.0
 _NOT_FOUND = "credentials not found"  # what every helper prints for a server that it does not know
@@ -100,10 +99,9 @@ def config_files(environ: Mapping[str, str]) -> list[Path]:
 
 def _login_in(file: Path, host: str, repository: str, environ: Mapping[str, str]) -> Login | None:
     page = _read(file)
-    names = [_DOCKER_HUB_KEY, "docker.io"] if host == _DOCKER_HUB else [host, f"https://{host}"]
+    names = [_DOCKER_HUB_KEY, host] if host == DOCKER_HUB else [host, f"https://{host}"]
     parts = repository.split("/") if repository else []
-    first = "docker.io" if host == _DOCKER_HUB else host
-    for name in ("/".join([first, *parts[:end]]) for end in range(len(parts), 0, -1)):
+    for name in ("/".join([host, *parts[:end]]) for end in range(len(parts), 0, -1)):
         entry = (page.get("auths") or {}).get(name)
         if isinstance(entry, dict) and (login := _login_of(entry, file, name)) is not None:
             return login

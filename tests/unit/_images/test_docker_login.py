@@ -65,7 +65,7 @@ def test_an_identity_token_is_to_be_exchanged(environ, config) -> None:
 def test_docker_hub_has_a_key_of_its_own(environ, config) -> None:
     config(auths={"https://index.docker.io/v1/": {"auth": auth("ann:secret")}})
 
-    assert find_login("registry-1.docker.io", None, environ) == Login("ann", "secret")
+    assert find_login("docker.io", None, environ) == Login("ann", "secret")
 
 
 def test_the_file_that_a_variable_names_counts_first(environ, config) -> None:
@@ -95,7 +95,7 @@ def test_a_login_of_podman_for_a_part_of_a_registry_counts_there(environ, config
 
     assert login("r.example.com", "team/jobs") == "team"
     assert login("r.example.com", "teams/jobs") == "all"
-    assert login("registry-1.docker.io", "team/jobs") == "hub"
+    assert login("docker.io", "team/jobs") == "hub"
 
 
 def test_a_helper_of_one_registry_is_asked_for_that_one_and_the_store_for_all_others(environ, config, helper) -> None:
