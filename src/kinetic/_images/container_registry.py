@@ -53,7 +53,7 @@ _CLIENT = "kinetic"  # names us to those who issue tokens for identity tokens
 DOCKER_HUB = "docker.io"  # as images of it are named; nodes have its logins and mirrors under that name
 _DOCKER_HUBS = frozenset({DOCKER_HUB, "index.docker.io", "registry-1.docker.io"})
 _DOCKER_HUB_ADDRESS = "registry-1.docker.io"  # where it answers
-_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_CHALLENGE = re.compile(r'([\w-]+)(?:\s*=\s*(?:"([^"]*)"|([^\s,"]+)))?')  # a scheme, or a field of the last one
 
 Report = Callable[[int], None]  # takes how many more bytes have been sent
 
@@ -458,7 +458,7 @@ class Registry:
         Returns:
             The answer of a place of tokens that cannot give one just now; None when the next request may be sent.
         """
-        kind, values = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
+        kind, values = _read_challenge(challenge)
         with self._lock:
             now = time.monotonic()
             if self._shown_for(scope) not in {"", rejected}:
@@ -479,7 +479,7 @@ class Registry:
                 token, seconds = self._token_in(answer, values["realm"])
                 self._shown[scope] = (f"Bearer {token}", now + 0.9 * seconds)
             else:
-                raise self._no_login(f"it asks for an unknown kind of login: {challenge.partition(' ')[0] or 'none'}")
+                raise self._no_login(f"it asks for an unknown kind of login: {kind or 'none'}")
         return None
 
     def _ask_for_token(self, values: Mapping[str, str], login: Login, scope: _Scope) -> Response:
@@ -568,9 +568,25 @@ class _Pieces(Iterator[bytes]):
             self._report(size)
 
 
+def _read_challenge(header: str) -> tuple[str, dict[str, str]]:
+    """Return the way to log in of a WWW-Authenticate, and its fields: with tokens where there are several ways.
+
+    Gitea names two, and gives tokens to everybody where its packages are public.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for match in _CHALLENGE.finditer(header):
+        word, quoted, plain = match[1].lower(), match[2], match[3]
+        if quoted is None and plain is None:
+            fields = found.setdefault(word, {})
+        elif found:
+            fields[word] = quoted if quoted is not None else plain
+    kind = next((each for each in ("bearer", "basic") if each in found), next(iter(found), ""))
+    return kind, found.get(kind, {})
+
+
 def _lasting(challenge: str) -> str:
     """Return of a challenge what holds for all repositories, or "" where it contains what must not be kept."""
-    kind, values = challenge.partition(" ")[0], dict(_CHALLENGE.findall(challenge))
+    kind, values = _read_challenge(challenge)
     if "@" in values.get("realm", ""):
         return ""
     kept = ",".join(f'{name}="{values[name]}"' for name in ("realm", "service") if name in values)

@@ -179,7 +179,9 @@ class HttpClient:
                     self._open[connection] = connection.sock
             whole = _send_request(connection, request)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
+            found: dict[str, str] = {}
+            for name, value in response.getheaders():
+                found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
             target, data = "", b""
             if response.status in _REDIRECTS and request.method in {"GET", "HEAD"} and "location" in found:
                 target = urllib.parse.urljoin(request.url, found["location"])

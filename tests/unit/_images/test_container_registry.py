@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+from servers.registry import anonymous
+
+from kinetic._images import container_registry
 from kinetic._images.container_registry import Login, Reference, Registry
 from kinetic._wire.http_client import HttpClient, Response
 from kinetic.errors import ImageError
@@ -52,3 +57,56 @@ def test_docker_hub_is_asked_where_it_answers_and_shown_its_own_login(monkeypatc
 
     assert {url for url, _ in asked} == {"https://registry-1.docker.io/v2/team/image/manifests/1"}
     assert asked[-1][1].startswith("Basic ")
+
+
+class Gitea(BaseHTTPRequestHandler):
+    """Asks for a login in two ways, each in a header of its own, as Gitea 1.27 does; its packages are public."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/v2/token"):
+            self._answer(200, b'{"token": "of-a-guest"}')
+        elif self.headers["Authorization"] == "Bearer of-a-guest":
+            self._answer(200, b'{"config": {}}')
+        else:
+            place = f"http://{self.headers['Host']}/v2/token"
+            bearer = f'Bearer realm="{place}",service="container_registry",scope="*"'
+            self._answer(401, b"", bearer, 'Basic realm="Gitea Container Registry"')
+
+    def _answer(self, status: int, body: bytes, *ways: str) -> None:
+        self.send_response(status)
+        for way in ways:
+            self.send_header("WWW-Authenticate", way)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_registry_that_offers_two_ways_to_log_in_gives_a_token_to_a_guest() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gitea) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Registry(f"127.0.0.1:{server.server_port}", "team/image", anonymous) as registry:
+            page, _ = registry.read_manifest("1")
+        server.shutdown()
+
+    assert page == {"config": {}}
+
+
+@pytest.mark.parametrize(
+    ("header", "kind", "fields"),
+    [
+        (
+            'Bearer realm="https://h/t",service="r" , Basic realm="a, b"',
+            "bearer",
+            {"realm": "https://h/t", "service": "r"},
+        ),
+        ('BASIC realm="Sonatype Nexus"', "basic", {"realm": "Sonatype Nexus"}),
+        ("Bearer realm=https://h/t,error=invalid_token", "bearer", {"realm": "https://h/t", "error": "invalid_token"}),
+        ("Negotiate, Basic", "basic", {}),
+        ("", "", {}),
+    ],
+)
+def test_ways_to_log_in_are_told_apart(header: str, kind: str, fields: dict[str, str]) -> None:
+    assert container_registry._read_challenge(header) == (kind, fields)
