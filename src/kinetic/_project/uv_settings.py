@@ -22,7 +22,8 @@ from kinetic._wire.python_runtime import SETTING
 _LISTS = ("extra-index-url", "find-links", "override-dependencies", "constraint-dependencies")
 _WORDS = ("index-url", "index-strategy", "prerelease")
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
-_LOCKED = r'(?m)^name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]+)" \}'
+_LOCKED = r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]+)" \}'
+_HASH = r"--hash[= ](sha256:[0-9a-f]{64})"
 _LOGIN = r"(?<=://)[^/@]*@"
 
 
@@ -44,12 +45,13 @@ def pinned(table: Mapping[str, object]) -> frozenset[str]:
 def lines(settings: UvSettings, found: Sequence[Entry]) -> list[str]:
     """Return the lines of the pyproject.toml that uv is to read beside some requirements."""
     options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key))}
-    options |= {"index": indexes} if (indexes := _indexes(settings)) else {}
+    options |= {"index": listed} if (listed := _indexes(settings)) else {}
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
     pins: dict[str, list[dict[str, str]]] = {}
     needed = list[str]()
-    for entry in found:
-        for source in _sources_of(entry, settings):
+    indexes, places = _named_indexes(settings), _places(settings.lock)
+    for entry in found if indexes else ():
+        for source in _sources_in_lock(entry, indexes, places) if settings.lock else _sources(entry, settings, indexes):
             pins.setdefault(entry.name, []).append(source)
             needed.append(str(parsed(entry.text)))
     if not options:
@@ -92,19 +94,37 @@ def _indexes(settings: UvSettings) -> list[dict[str, Any]]:
     ]
 
 
-def _sources_of(entry: Entry, settings: UvSettings) -> list[dict[str, str]]:
+def _sources(entry: Entry, settings: UvSettings, indexes: Collection[str]) -> list[dict[str, str]]:
     """Return from which index, and for which machines, uv is to take a package; none for any."""
+    listed = [value for table in settings.tables if isinstance(value := table.get("sources"), dict)]
+    named = [pair for value in listed for pair in value.items() if normalised(pair[0]) == entry.name]
+    return [each for _, source in named for each in _index_sources(source, indexes)] if entry.name else []
+
+
+def _places(lock: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return the index of each package in a uv.lock, by its name and version, and the text with its hashes.
+
+    Where machines differ, there can be one version of two indexes.
+    """
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for section in lock.split("[[package]]\n"):
+        if match := re.match(_LOCKED, section):
+            found.setdefault((normalised(match[1]), match[2]), []).append((_plain(match[3]), section))
+    return found
+
+
+def _sources_in_lock(
+    entry: Entry, indexes: Mapping[str, str], places: Mapping[tuple[str, str], list[tuple[str, str]]]
+) -> list[dict[str, str]]:
+    """Return from which index a line of a lock is, and for which machines; none for the usual one."""
     requirement = parsed(entry.text)
-    indexes = _named_indexes(settings)
-    if requirement is None or not indexes:
+    if requirement is None:
         return []
-    if not settings.lock:
-        listed = [value for table in settings.tables if isinstance(value := table.get("sources"), dict)]
-        named = [pair for value in listed for pair in value.items() if normalised(pair[0]) == entry.name]
-        return [each for _, source in named for each in _index_sources(source, indexes)]
-    version = str(requirement.specifier).removeprefix("==")
-    places = {(normalised(name), at): _plain(url) for name, at, url in re.findall(_LOCKED, settings.lock)}
-    index = next((name for name, url in indexes.items() if url == places.get((entry.name, version))), "")
+    known = places.get((entry.name, str(requirement.specifier).removeprefix("==")), [])
+    hashes = re.findall(_HASH, entry.text)
+    fitting = [place for place, section in known if any(each in section for each in hashes)]
+    place = next(iter(fitting or (place for place, _ in known)), "")
+    index = next((name for name, url in indexes.items() if url == place), "")
     marker = {"marker": str(requirement.marker)} if requirement.marker else {}
     return [{"index": index, **marker}] if index else []
 

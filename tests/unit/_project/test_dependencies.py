@@ -808,6 +808,31 @@ def test_what_a_lock_has_from_an_index_is_looked_for_there_only_and_all_else_nev
     assert [index.get("explicit") for index in page["tool"]["uv"]["index"]] == [True, None]
 
 
+def test_one_version_of_two_indexes_in_a_lock_is_told_apart_by_its_hashes(tree):
+    here, there = "a" * 64, "b" * 64
+    export, _ = lock(
+        tree,
+        f"six==1.16 ; sys_platform == 'linux' --hash=sha256:{here}",
+        f"six==1.16 ; sys_platform == 'darwin' --hash=sha256:{there}",
+    )
+    tree.write("app/pyproject.toml", '[project]\ndependencies = ["six"]\n' + INDEXES)
+    tree.write(
+        "app/uv.lock",
+        "".join(
+            f'[[package]]\nname = "six"\nversion = "1.16"\nsource = {{ registry = "https://{host}/simple" }}\n'
+            f'wheels = [{{ hash = "sha256:{digest}" }}]\n'
+            for host, digest in (("mirror.example", here), ("pypi.acme.example", there))
+        ),
+    )
+
+    page = settings_of(tree.find(export=export))
+
+    assert page["tool"]["uv"]["sources"]["six"] == [
+        {"index": "index-1", "marker": 'sys_platform == "linux"'},
+        {"index": "acme", "marker": 'sys_platform == "darwin"'},
+    ]
+
+
 def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree):
     export, _ = lock(tree, "six==1.16.0", declared='"six"')
     (tree.entry / "uv.lock").unlink()
