@@ -858,6 +858,48 @@ def test_another_project_that_takes_a_package_from_an_index_of_its_own_is_refuse
     assert refused(tree.find)[0] == f"{file} takes acme-models from a place of its own [dependency]"
 
 
+POETRY = """
+[tool.poetry.dependencies]
+Acme_Models = { path = "../models", develop = true }
+acme-base = { git = "git@git.acme.example:acme/base.git", tag = "v2", subdirectory = "python" }
+acme-data = { url = "https://files.acme.example/acme_data-1.0-py3-none-any.whl" }
+acme-index = { source = "acme" }
+six = "^1.16"
+
+[[tool.poetry.source]]
+name = "acme"
+url = "https://pypi.acme.example/simple"
+priority = "explicit"
+
+[[tool.poetry.source]]
+name = "PyPI"
+"""
+
+
+def test_what_poetry_takes_from_a_place_of_its_own_is_never_taken_from_the_index(tree):
+    # Poetry 2.5: [project] names the package, and [tool.poetry.dependencies] says from where it is
+    models = tree.write("models/pyproject.toml", '[project]\nname = "acme-models"\ndependencies = []\n').parent
+    tree.write(
+        "app/pyproject.toml",
+        "[project]\ndependencies = ['acme-models', 'acme-base[fast]; python_version > \"3\"', "
+        "'acme-data', 'acme-index (>=1,<2)', 'six']\n" + POETRY,
+    )
+
+    found = tree.find()
+
+    assert [line for line in found.lines if not line.startswith(SETTING)] == [
+        'acme-base[fast] @ git+ssh://git@git.acme.example/acme/base.git@v2#subdirectory=python ; python_version > "3"',
+        "acme-data @ https://files.acme.example/acme_data-1.0-py3-none-any.whl",
+        "acme-index (>=1,<2)",
+        "six",
+    ]
+    assert found.projects == (str(models),)
+    assert settings_of(found)["tool"]["uv"] == {
+        "index": [{"name": "acme", "url": "https://pypi.acme.example/simple", "explicit": True}],
+        "sources": {"acme-index": [{"index": "acme"}]},
+    }
+
+
 def test_kinetic_itself_may_come_from_elsewhere_as_every_job_brings_its_own(tree):
     tree.write(
         "pyproject.toml",

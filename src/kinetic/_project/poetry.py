@@ -1,0 +1,73 @@
+"""Where Poetry takes the packages from that ``[project]`` names: ``[tool.poetry.dependencies]`` and its sources.
+
+On the usual index, another package may have the name of one that comes from a folder or an index of the user's.
+
+Source: python-poetry.org/docs/dependency-specification and /docs/repositories, of Poetry 2.5, read 2026-11-30.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kinetic._project.requirements import Entry, normalised, parsed
+
+_SHORT_SSH = r"\A([\w.-]+@[\w.-]+):(?!//)"  # as in git@github.com:acme/models.git
+
+
+def with_places(found: Sequence[Entry], page: Mapping[str, object], folder: Path) -> list[Entry]:
+    """Return requirements with the folder, file, repository or address that Poetry takes them from."""
+    places = dict(_places(page, folder))
+    return [
+        entry._replace(text=_placed(entry, places[entry.name])) if entry.name in places else entry for entry in found
+    ]
+
+
+def as_uv_settings(page: Mapping[str, object]) -> dict[str, object]:
+    """Return the sources of Poetry as uv would have them in ``[tool.uv]``."""
+    listed = _table(page).get("source")
+    sources = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    indexes = [
+        {"name": str(each["name"]), "url": each["url"]}
+        | ({"explicit": True} if each.get("priority") == "explicit" else {})
+        for each in sources
+        if isinstance(each.get("url"), str) and "name" in each
+    ]
+    pins = {name: {"index": str(about["source"])} for name, about in _dependencies(page) if "source" in about}
+    return {"index": indexes, "sources": pins} if indexes else {}
+
+
+def _table(page: Mapping[str, object]) -> Mapping[str, object]:
+    tool = page.get("tool")
+    table = tool.get("poetry") if isinstance(tool, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def _dependencies(page: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    table = _table(page).get("dependencies")
+    for name, about in table.items() if isinstance(table, dict) else ():
+        if isinstance(about, dict):
+            yield normalised(name), about
+
+
+def _places(page: Mapping[str, object], folder: Path) -> Iterator[tuple[str, str]]:
+    for name, about in _dependencies(page):
+        below = f"#subdirectory={about['subdirectory']}" if "subdirectory" in about else ""
+        if "git" in about:
+            address = re.sub(_SHORT_SSH, r"ssh://\1/", str(about["git"]))
+            at = next((f"@{about[key]}" for key in ("rev", "tag", "branch") if key in about), "")
+            yield name, f"git+{address}{at}{below}"
+        elif "url" in about:
+            yield name, f"{about['url']}{below}"
+        elif path := about.get("path") or about.get("file"):
+            yield name, Path(os.path.abspath(folder / str(path))).as_uri()
+
+
+def _placed(entry: Entry, place: str) -> str:
+    requirement = parsed(entry.text)
+    if requirement is None or requirement.url:
+        return entry.text
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras} @ {place}" + (f" ; {requirement.marker}" if requirement.marker else "")
