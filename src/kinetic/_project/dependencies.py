@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from kinetic._config.home import kinetic_home, unpacked_wheels
-from kinetic._project import poetry, requirements, uv_settings
+from kinetic._project import package_managers, requirements, uv_settings
 from kinetic._project.requirements import Entry, LocalPath, entries, invalid, normalised, parsed, read_text
 from kinetic._project.root import INSTALLABLE, Plan, is_installed
 from kinetic._project.uv_settings import UvSettings
@@ -57,13 +57,15 @@ def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Col
     named = _strings(file, project, "dependencies", "project")
     named += _of_extras(file, project, optional, wanted.extras) + _of_groups(file, page, wanted.groups)
     in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
-    found = [*poetry.with_places(_entries(file, text, named), page, file.parent), *in_files]
+    found = [*package_managers.with_places(_entries(file, text, named), page, file.parent), *in_files]
     uv = _uv_table(file, page)
     if not locked:
         known = uv_settings.pinned(uv) if sent is None else sent
         _reject_sources(file, uv, [entry for entry in found if entry.name not in known])
     unread = _unread(page, project, wanted, is_dynamic=not in_files)
-    return Declared(found, tuple(unread), _python(file, project), UvSettings((uv, poetry.as_uv_settings(page))))
+    return Declared(
+        found, tuple(unread), _python(file, project), UvSettings((uv, package_managers.as_uv_settings(page)))
+    )
 
 
 def in_script(file: Path, text: str) -> Declared | None:

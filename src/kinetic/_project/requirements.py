@@ -30,6 +30,8 @@ _KEEP = r"#\s*kn:keep\b"
 _FILE_URL = r"(?i)(?:\A|[\s=@+\"'])file:"
 _NAME_BEFORE = r"\A[\w.-]+\s*(?:\[([^\]]*)\]\s*)?@\s*"
 _HASH = r"(?:--hash=sha256:|#sha256=)([0-9a-f]{64})\b"  # "#": of an address, as pip freeze writes it
+_ROOT = r"\A/*(?:\$\{PROJECT_ROOT\}|\{root(?::uri)?\})"  # of the project, for PDM and uv, and for Hatch
+_ABOVE_ROOT = r"\A/*\{root:parent(?::uri)?\}"
 _FRAGMENT = r"#(?:sha256|egg|subdirectory)=.*\Z"
 _FILE_SCHEME = r"(?i)^file:(?://(?:localhost)?(?=/))?"
 _PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its hashes
@@ -293,7 +295,7 @@ def local_path(entry: Entry) -> LocalPath | None:
     target, _, marker = (editable or [re.sub(_PIP_OPTIONS, "", entry.text)])[0].partition(";")
     before = re.match(_NAME_BEFORE, target.strip())
     target = re.sub(_FILE_SCHEME, "", target.strip()[before.end() if before else 0 :])
-    target = re.sub(_FRAGMENT, "", target)
+    target = re.sub(_ABOVE_ROOT, "..", re.sub(_ROOT, ".", re.sub(_FRAGMENT, "", target)))
     path, _, extras = unquote(target).rstrip("]").partition("[")
     listed = [extra.strip() for extra in (extras or (before and before[1]) or "").split(",")]
     return LocalPath(path, list(filter(None, listed)), marker.strip(), re.findall(_HASH, entry.text))

@@ -900,6 +900,46 @@ def test_what_poetry_takes_from_a_place_of_its_own_is_never_taken_from_the_index
     }
 
 
+def test_sources_of_pdm_are_indexes_and_the_one_named_pypi_replaces_the_usual_one(tree):
+    # PDM 2.29
+    tree.write(
+        "pyproject.toml",
+        """
+        [project]
+        dependencies = ["acme-models"]
+        [[tool.pdm.source]]
+        name = "acme"
+        url = "https://pypi.acme.example/simple"
+        verify_ssl = true
+        [[tool.pdm.source]]
+        name = "pypi"
+        url = "https://mirror.example/simple"
+        """,
+    )
+
+    assert settings_of(tree.find())["tool"]["uv"]["index"] == [
+        {"name": "acme", "url": "https://pypi.acme.example/simple"},
+        {"name": "pypi", "url": "https://mirror.example/simple", "default": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "folder"),
+    [
+        ("file:///${PROJECT_ROOT}/models", "app/models"),  # PDM 2.29
+        ("{root:uri}/models", "app/models"),  # Hatchling 1.33
+        ("{root:parent:uri}/models", "models"),
+    ],
+)
+def test_a_folder_that_a_line_names_from_the_root_of_its_project_is_sent(tree, place, folder):
+    models = tree.write(f"{folder}/pyproject.toml", '[project]\nname = "models"\ndependencies = ["six"]\n').parent
+    tree.write("app/pyproject.toml", f'[project]\ndependencies = ["models @ {place}"]\n')
+
+    found = tree.find()
+
+    assert (found.lines, found.projects) == (("six",), (str(models),))
+
+
 def test_kinetic_itself_may_come_from_elsewhere_as_every_job_brings_its_own(tree):
     tree.write(
         "pyproject.toml",

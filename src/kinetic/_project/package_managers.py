@@ -1,8 +1,9 @@
-"""Where Poetry takes the packages from that ``[project]`` names: ``[tool.poetry.dependencies]`` and its sources.
+"""Where Poetry and PDM take the packages from that ``[project]`` names.
 
 On the usual index, another package may have the name of one that comes from a folder or an index of the user's.
 
-Source: python-poetry.org/docs/dependency-specification and /docs/repositories, of Poetry 2.5, read 2026-11-30.
+Source: python-poetry.org/docs/dependency-specification and /docs/repositories, of Poetry 2.5; pdm-project.org, usage of
+sources, of PDM 2.29; read 2026-11-30.
 """
 
 from __future__ import annotations
@@ -26,27 +27,31 @@ def with_places(found: Sequence[Entry], page: Mapping[str, object], folder: Path
 
 
 def as_uv_settings(page: Mapping[str, object]) -> dict[str, object]:
-    """Return the sources of Poetry as uv would have them in ``[tool.uv]``."""
-    listed = _table(page).get("source")
-    sources = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    indexes = [
-        {"name": str(each["name"]), "url": each["url"]}
-        | ({"explicit": True} if each.get("priority") == "explicit" else {})
-        for each in sources
-        if isinstance(each.get("url"), str) and "name" in each
-    ]
+    """Return the sources of Poetry and PDM as uv would have them in ``[tool.uv]``."""
+    indexes = [_index(each, explicit=each.get("priority") == "explicit") for each in _sources(page, "poetry")]
+    indexes += [_index(each, default=each["name"] == "pypi") for each in _sources(page, "pdm")]
     pins = {name: {"index": str(about["source"])} for name, about in _dependencies(page) if "source" in about}
     return {"index": indexes, "sources": pins} if indexes else {}
 
 
-def _table(page: Mapping[str, object]) -> Mapping[str, object]:
+def _sources(page: Mapping[str, object], tool: str) -> list[Mapping[str, object]]:
+    listed = _table(page, tool).get("source")
+    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [each for each in found if isinstance(each.get("url"), str) and "name" in each]
+
+
+def _index(source: Mapping[str, object], **flags: bool) -> dict[str, object]:
+    return {"name": str(source["name"]), "url": source["url"], **{name: True for name, given in flags.items() if given}}
+
+
+def _table(page: Mapping[str, object], name: str) -> Mapping[str, object]:
     tool = page.get("tool")
-    table = tool.get("poetry") if isinstance(tool, dict) else None
+    table = tool.get(name) if isinstance(tool, dict) else None
     return table if isinstance(table, dict) else {}
 
 
 def _dependencies(page: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    table = _table(page).get("dependencies")
+    table = _table(page, "poetry").get("dependencies")
     for name, about in table.items() if isinstance(table, dict) else ():
         if isinstance(about, dict):
             yield normalised(name), about
