@@ -51,6 +51,7 @@ _FULL = {"busy", "pool-full", "quota"}  # where an idle warm pod of one's own ma
 # JobSet 0.10 refuses the other hosts of a slice until the first one has its node: that host's pod says why it has none.
 _WAITS_FOR_FIRST_HOST = r"denied the request: (?:follower pod|leader pod|expected 1 leader pod)"
 _NO_SERVICE = "HeadlessServiceCreationFailed"  # a reason of JobSet 0.10, which creates no pods without it
+_NO_JOB = "JobCreationFailed"  # a reason of JobSet 0.11 and newer
 _JOB_SET_SAYS_WHY = (
     "it is not running, or a rule of the cluster rejects Jobs: "
     "kubectl logs -n jobset-system deployment/jobset-controller-manager"
@@ -364,7 +365,7 @@ def _without_pods(evidence: Evidence) -> JobState | None:
     if evidence.pods:
         return None
     if evidence.job.get("kind") == JOB_SET.name and not evidence.parts:
-        # JobSet 0.10 writes no event where that is rejected.
+        # JobSet 0.10 writes no event where that is rejected, and a newer one may not run.
         what = "JobSet has not created the Job of its hosts yet"
         return JobState(JobStatus.PENDING, "no-pod", what, next=f"if this does not change, {_JOB_SET_SAYS_WHY}")
     return JobState(JobStatus.PENDING, "no-pod", "the cluster has not created its pod yet")
@@ -375,7 +376,7 @@ def _refused_pod(evidence: Evidence) -> Explanation | None:
     rejections = [
         event
         for event in evidence.events
-        if event.get("reason") in {"FailedCreate", "JobCreationFailed", _NO_SERVICE}
+        if event.get("reason") in {"FailedCreate", _NO_JOB, _NO_SERVICE}
         and not re.search(_WAITS_FOR_FIRST_HOST, object_status.event_message(event))
     ]
     if not rejections:
@@ -383,12 +384,11 @@ def _refused_pod(evidence: Evidence) -> Explanation | None:
     latest = max(rejections, key=object_status.event_time)
     message, context = object_status.event_message(latest), evidence.context()
     found = explain_message(CREATION, message, context)
-    if found is not None and found.code == "admission" and latest.get("reason") == _NO_SERVICE:
-        what = "an admission rule of the cluster rejected the Service that JobSet creates for its hosts"
-        next_ = (
-            f"ask an administrator of the cluster to allow it in the namespace {context['namespace']}, or use another"
-        )
-        return found._replace(what=what, next=next_)  # our labels are not on it
+    rejected = {_NO_JOB: "Job", _NO_SERVICE: "Service"}.get(latest["reason"])
+    if found is not None and rejected and found.what.endswith("rejected the pod"):
+        what = found.what.removesuffix("pod") + f"{rejected} that JobSet creates for its hosts"
+        ask = f"ask an administrator of the cluster to allow it in the namespace {context['namespace']}, or use another"
+        return found._replace(what=what, next=ask if rejected == "Service" else found.next)  # which lacks our labels
     if found is None:
         return Explanation("refused", "the cluster cannot create its pod", message, stuck=True)
     return found if found.stuck else _with_warm_pod(found, evidence)

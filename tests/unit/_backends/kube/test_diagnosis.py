@@ -806,6 +806,16 @@ def test_a_slice_whose_service_cannot_be_created_says_why() -> None:
     assert (other.code, "the quota team" in other.what) == ("quota", True)
 
 
+def test_a_slice_whose_job_cannot_be_created_says_why() -> None:
+    denied = "jobs.batch \"x\" is forbidden: ValidatingAdmissionPolicy 'labels' denied request: no label team"
+
+    found = diagnose(slice_of()._replace(events=[event("JobCreationFailed", denied, of="job")]))  # JobSet 0.12
+
+    assert (found.code, found.why, found.stuck) == ("admission", f"JobCreationFailed: {denied}", True)
+    assert found.what == "an admission rule of the cluster rejected the Job that JobSet creates for its hosts"
+    assert "KINETIC_LABELS" in found.next  # they are on it
+
+
 def test_a_job_set_without_a_job_names_where_its_controller_says_why() -> None:
     waits = slice_of()._replace(job=job() | {"kind": "JobSet"})
 
