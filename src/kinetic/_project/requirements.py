@@ -50,6 +50,8 @@ _SENT_ANYWAY = (
     "else publish it and name it with a version or an address (https://…, git+https://…)"
 )
 _NAME_WHEELS = "name each wheel on a line of its own (./wheels/NAME.whl), or the address of an index or a page"
+# Options that pip takes beside others on their line; uv 0.13 takes all that follows one of them for its value.
+_ONE_A_LINE = r"-[if]\b|--(?:index-url|extra-index-url|find-links|trusted-host|no-index|pre|prefer-binary)\b"
 _BY_NAME = {  # why a line with such a name is still there: other wheels are sent with the project
     r"\.whl\b": "correct the path: the file is not there; a wheel that is there is sent with the project",
     r"\.(zip|tar|tgz)\b": "build a wheel of it (uv build --wheel), and name that: wheels are sent with the project",
@@ -179,7 +181,8 @@ def entries(text: str) -> list[Entry]:
         if words.startswith("--hash") and found:
             found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or keep)
         elif words:
-            found.append(Entry(number, words, keep))
+            options = re.split(r"\s+(?=--?[a-z])", words) if re.match(_ONE_A_LINE, words) else [words]
+            found += (Entry(number, each, keep) for each in options)
     return found
 
 

@@ -306,7 +306,7 @@ BESIDE = "it includes another file beside something else"
         ("-c limits.txt", ABSENT),
         ("-climits.txt", ABSENT),
         ("--constraint limits.txt", ABSENT),
-        ("--pre -r other.txt", BESIDE),
+        ("--use-feature=x -r other.txt", BESIDE),
         ("-r '../my files/other.txt'", ABSENT),
         ("-c ${LIMITS}/limits.txt", ELSEWHERE),
         ("-f ./wheels", LOOK),
@@ -317,7 +317,7 @@ BESIDE = "it includes another file beside something else"
         ("--index-url ./simple", LOOK),
         ("-i ./simple", LOOK),
         ("--extra-index-url=./simple", LOOK),
-        ("--index-url https://host/simple --extra-index-url ./more", LOOK),
+        ("--use-feature=x --extra-index-url ./more", LOOK),
         ("file:///srv/x.whl", URL),
         ("x @ file:///srv/x.whl", URL),
         ("x@file:x.whl", URL),
@@ -385,6 +385,20 @@ def test_what_any_machine_can_reach_is_not_refused(tree, line):
     tree.write("app/requirements.txt", f"{line}\n")
 
     assert len(tree.find().lines) == 1
+
+
+def test_options_beside_each_other_are_lines_of_their_own(tree):
+    # uv 0.13 takes "URL --trusted-host HOST" for the address, asks nothing there, and takes the package from PyPI
+    tree.write(
+        "requirements.txt", "--extra-index-url https://h/simple --trusted-host h -f https://h/links\nsix --hash=x\n"
+    )
+
+    assert tree.find().lines == (
+        "--extra-index-url https://h/simple",
+        "--trusted-host h",
+        "-f https://h/links",
+        "six --hash=x",
+    )
 
 
 def test_a_line_begins_where_its_first_part_stands(tree):
