@@ -243,20 +243,26 @@ def disk_full(folder: Path, size_bytes: int = 0) -> Iterator[None]:
 def _uv_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return what the address of an index says, or UV_INDEX_<NAME>_USERNAME and _PASSWORD of a named one.
 
-    The index is one of the same host; a login that is in its address goes nowhere without TLS if its index has it.
+    The index is one of the same host, and of several the one below whose address the file is, as of two projects of
+    GitLab; a login that is in its address goes nowhere without TLS if its index has it.
     """
+    found: list[tuple[int, tuple[str, str]]] = []
     for entry in " ".join(environ.get(name, "") for name in _INDEXES).split():
         name, address = entry.split("=", 1) if _NAMED_INDEX.match(entry) else ("", entry)
         index = urllib.parse.urlsplit(address)
         if (index.scheme, host_of(address)) != (urllib.parse.urlsplit(url).scheme, host_of(url)):
             continue
-        if index.username or index.password:
-            return urllib.parse.unquote(index.username or ""), urllib.parse.unquote(index.password or "")
         word = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
-        user, password = (environ.get(f"UV_INDEX_{word}_{part}", "") for part in ("USERNAME", "PASSWORD"))
-        if name and (user or password):
-            return user, password
-    return None
+        user, password = (
+            environ.get(f"UV_INDEX_{word}_{part}", "") if name else "" for part in ("USERNAME", "PASSWORD")
+        )
+        if index.username or index.password:
+            user, password = (urllib.parse.unquote(each or "") for each in (index.username, index.password))
+        if user or password:
+            above = f"{index.path.rstrip('/').removesuffix('/simple')}/"
+            is_below = urllib.parse.urlsplit(url).path.startswith(above)
+            found.append((len(above) if is_below else 0, (user, password)))
+    return max(found, key=lambda each: each[0])[1] if found else None
 
 
 def _netrc_login(host: str, environ: Mapping[str, str]) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from kinetic._images import wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.wheels import WheelCache
 
@@ -21,3 +22,23 @@ def test_a_wheel_that_is_needed_again_after_a_long_time_is_made_young(tmp_path) 
     assert cache.missing([wheel]) == []
 
     assert time.time() - path.stat().st_mtime < DAY
+
+
+def test_of_two_indexes_on_one_host_a_file_is_fetched_with_the_login_of_its_own() -> None:
+    # as of two projects of GitLab, each with a deploy token
+    project = "https://gitlab.example/api/v4/projects/{}/packages/pypi"
+    environ = {
+        "UV_INDEX": f"one={project.format(1)}/simple two={project.format(12)}/simple/",
+        "UV_EXTRA_INDEX_URL": "https://ci:third@gitlab.example/api/v4/projects/1/packages/pypi/more/simple",
+    }
+    for name in ("ONE", "TWO"):
+        environ |= {f"UV_INDEX_{name}_USERNAME": "ci", f"UV_INDEX_{name}_PASSWORD": name.lower()}
+
+    def password(address: str) -> str:
+        return (wheels.find_login(address, environ) or ("", ""))[1]
+
+    assert password(f"{project.format(1)}/files/ab/x-1.0-py3-none-any.whl") == "one"
+    assert password(f"{project.format(12)}/files/ab/x-1.0-py3-none-any.whl") == "two"
+    assert password(f"{project.format(1)}/more/files/ab/x-1.0-py3-none-any.whl") == "third"
+    assert password("https://gitlab.example/files/x-1.0-py3-none-any.whl") == "one"
+    assert password("http://gitlab.example/files/x-1.0-py3-none-any.whl") == ""
