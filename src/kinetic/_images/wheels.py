@@ -57,7 +57,8 @@ class WheelCache:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.folder = folder
-        self._environ, self._client, self._sleep = environ, client or HttpClient(), sleep
+        # An index in a company's network may have no TLS; uv asks it, too, and each file has the hash of the lock.
+        self._environ, self._client, self._sleep = environ, client or HttpClient(plain_http=True), sleep
         self._lock = threading.Lock()
         self._hung_up = threading.Event()
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servers.wheels import Index, made_wheel, wheel_of
 
 from kinetic._images import wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.wheels import WheelCache
+from kinetic._wire import http_client
+
+if TYPE_CHECKING:
+    import pytest
 
 DAY = 24 * 3600.0
 
@@ -42,3 +51,18 @@ def test_of_two_indexes_on_one_host_a_file_is_fetched_with_the_login_of_its_own(
     assert password(f"{project.format(1)}/more/files/ab/x-1.0-py3-none-any.whl") == "third"
     assert password("https://gitlab.example/files/x-1.0-py3-none-any.whl") == "one"
     assert password("http://gitlab.example/files/x-1.0-py3-none-any.whl") == ""
+
+
+def test_an_index_of_the_own_network_may_have_no_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index()
+    file = made_wheel(tmp_path / "index", "alpha", "1.0", {"alpha.py": ""})
+    wheel = replace(wheel_of(file), url=index(file))
+    monkeypatch.setattr(http_client, "is_this_machine", lambda _: False)
+    cache = WheelCache(tmp_path / "cache")
+
+    try:
+        cache.fetch([wheel])
+    finally:
+        index.close()
+
+    assert not cache.missing([wheel])
