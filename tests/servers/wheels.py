@@ -62,6 +62,7 @@ class Index:
 
     def __init__(self) -> None:
         self.login: tuple[str, str] | None = None
+        self.algorithm = "sha256"  # of the hashes that it names
         self.has_metadata = False  # beside each file, so that nobody fetches one to resolve (PEP 658)
         self.asked: list[str] = []
         self.gate = threading.Event()  # while it is not set, files do not come
@@ -94,7 +95,7 @@ class Index:
                 {
                     "filename": file.name,
                     "url": f"{self._server.url}/{file.name}",
-                    "hashes": {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+                    "hashes": {self.algorithm: hashlib.new(self.algorithm, file.read_bytes()).hexdigest()},
                     "size": file.stat().st_size,
                     "core-metadata": self.has_metadata,
                 }

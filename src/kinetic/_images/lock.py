@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import os
 import re
 import sysconfig
 import tempfile
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinetic._images import uv
+from kinetic._images import uv, wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.uv import Stop, UvResult
 from kinetic._wire import NamedTuple, python_runtime
@@ -176,8 +177,9 @@ def resolve(
         done = _compile(folder, platform, say, stop, *limits)
         if done.status:
             raise _unresolved(done, lines, platform, source)
-        text = _without_unlisted_files((folder / FILE).read_text(), lines)
-        return read(platform, text)
+        logins = wheels.with_indexes(os.environ, indexes(lines, os.environ))
+        text = _with_sha256((folder / FILE).read_text(), platform, logins)
+        return read(platform, _without_unlisted_files(text, lines))
 
 
 def _compile(folder: Path, platform: Platform, say: Callable[[str], None], stop: Stop | None, *more: str) -> UvResult:
@@ -272,6 +274,35 @@ def _index_of(file: str, addresses: Sequence[str]) -> str:
     return max(found, key=len, default="")
 
 
+def _with_sha256(text: str, platform: Platform, environ: Mapping[str, str]) -> str:
+    """Add the SHA-256 of the files that are used and of which an index names another hash only: MD5, as older ones do.
+
+    uv computes it where an index names none, and writes each file on a line of its own.
+    """
+    for package in tomllib.loads(text)["packages"]:
+        entry = _best_wheel(package, platform) or package.get("sdist") or package.get("archive") or {}
+        known = entry.get("hashes", {})
+        if not known or "sha256" in known:
+            continue
+        where = f"{package['name']} {package.get('version', '')}"
+        try:
+            found = wheels.digests_of(entry["url"], [*known, "sha256"], environ)
+        except OSError as error:
+            raise ImageBuildError(
+                f"{where} could not be fetched", why=str(error), next="check the network and try again", code="wheel"
+            ) from error
+        if any(found[name] != value for name, value in known.items()):
+            raise ImageBuildError(
+                f"{where} is not the file that its index names",
+                why=f"it has another {' and '.join(known)}",
+                next="look at the index; then try again",
+                code="lock-hash",
+            )
+        hashes = r"(?m)^(.*" + re.escape(json.dumps(entry["url"])) + r".*\bhashes = \{ )"
+        text = re.sub(hashes, rf'\g<1>sha256 = "{found["sha256"]}", ', text, count=1)
+    return text
+
+
 def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
     """Remove the files whose hashes are not among those that a line names for their package.
 
@@ -287,7 +318,7 @@ def _without_unlisted_files(text: str, lines: Sequence[str]) -> str:
         allowed = listed.get(_plain(str(package["name"])))
         if allowed is None:
             continue
-        found = {str(each["hashes"]["sha256"]) for each in _files(package)}
+        found = {str(each["hashes"].get("sha256", "")) for each in _files(package)} - {""}
         if not found & allowed:
             raise ImageBuildError(
                 f"{package['name']} {package.get('version', '')} is not the file that the requirements name",
@@ -368,13 +399,9 @@ def _files(package: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _wheel_of(package: dict[str, Any], platform: Platform) -> Wheel | None:
     """Return the wheel of a package that fits the platform best, or None where it has none."""
-    found = [*package.get("wheels", ())]
-    archive = package.get("archive", {})
-    if str(archive.get("url", "")).endswith(".whl"):
-        found.append(archive)
-    if not found:
+    best = _best_wheel(package, platform)
+    if best is None:
         return None
-    best = min(found, key=lambda each: _rank(_filename(each), platform))
     return Wheel(
         name=str(package["name"]),
         version=str(package.get("version", "")),
@@ -383,6 +410,14 @@ def _wheel_of(package: dict[str, Any], platform: Platform) -> Wheel | None:
         size_bytes=int(best.get("size", 0)),
         url=str(best["url"]),
     )
+
+
+def _best_wheel(package: dict[str, Any], platform: Platform) -> dict[str, Any] | None:
+    found: list[dict[str, Any]] = [*package.get("wheels", ())]
+    archive = package.get("archive", {})
+    if str(archive.get("url", "")).endswith(".whl"):
+        found.append(archive)
+    return min(found, key=lambda each: _rank(_filename(each), platform), default=None)
 
 
 def _filename(entry: dict[str, Any]) -> str:

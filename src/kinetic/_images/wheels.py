@@ -179,7 +179,7 @@ class WheelCache:
                     report(len(piece))
 
         try:
-            answer = self._client.send("GET", wheel.url, headers=self._login(wheel.url), take=take)
+            answer = self._client.send("GET", wheel.url, headers=_login_header(wheel.url, self._environ), take=take)
             if answer.status == 200 and hasher.hexdigest() != wheel.sha256:
                 raise OSError(f"{came} bytes came, and they do not have the hash of the lock")
             if answer.status == 200:
@@ -191,13 +191,6 @@ class WheelCache:
         finally:
             beside.unlink(missing_ok=True)
 
-    def _login(self, url: str) -> dict[str, str]:
-        """Return the header that shows an index who we are, if there is a login for it; uv uses the same."""
-        found = find_login(url, self._environ)
-        if not found:
-            return {}
-        return {"Authorization": "Basic " + base64.b64encode(":".join(found).encode()).decode()}
-
     def _remove_left_over(self) -> None:
         """Remove what processes that were killed had begun."""
         now = time.time()
@@ -208,6 +201,37 @@ class WheelCache:
                 shutil.rmtree(file, ignore_errors=True)
             else:
                 file.unlink(missing_ok=True)
+
+
+def _login_header(url: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the header that shows an index who we are, if there is a login for it; uv uses the same."""
+    found = find_login(url, environ)
+    if not found:
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(":".join(found).encode()).decode()}
+
+
+def digests_of(url: str, algorithms: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Fetch a file of an index for its digests, in hexadecimal, by the names of algorithms; it is not kept.
+
+    Raises:
+        OSError: It did not come.
+    """
+    hashers = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
+
+    def take(response: HTTPResponse) -> None:
+        while piece := response.read(_CHUNK):
+            for hasher in hashers.values():
+                hasher.update(piece)
+
+    client = HttpClient(plain_http=True)
+    try:
+        answer = client.send("GET", url, headers=_login_header(url, environ), take=take)
+    finally:
+        client.close()
+    if answer.status != 200:
+        raise OSError(f"{host_of(url)}: HTTP {answer.status}")
+    return {name: hasher.hexdigest() for name, hasher in hashers.items()}
 
 
 def find_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from servers.wheels import Index, made_wheel
 
-from kinetic._images import lock, uv
+from kinetic._images import lock, uv, wheels
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.wheels import find_login, with_indexes
 from kinetic._wire.python_runtime import SETTING
@@ -144,6 +145,38 @@ def test_a_package_with_an_index_of_its_own_comes_from_there_and_its_login_is_fo
     assert lock.indexes(lines, {}) == [f"acme={acme.simple}"]
     [ours] = [wheel for wheel in found.wheels if wheel.name == "ours"]
     assert find_login(ours.url, with_indexes(os.environ, lock.indexes(lines, {}))) == ("ci", "secret-word")
+
+
+def test_a_file_of_which_an_index_names_md5_only_has_a_sha256_in_the_lock(
+    publish, index: Index, tmp_path: Path
+) -> None:
+    # as pypiserver with --hash-algo md5, its default until 2.0, and older repositories of Nexus
+    index.algorithm = "md5"
+    publish("alpha", "1.0", needs="beta")
+    publish("beta", "1.0")
+    index.login = ("ci", "secret-word")
+    lines = [f"--index-url {index.simple.replace('://', '://ci:secret-word@')}", "alpha"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("UV_DEFAULT_INDEX")
+        found = resolved(*lines)
+
+    data = (tmp_path / "index" / "alpha-1.0-py3-none-any.whl").read_bytes()
+    assert found.wheels[0].sha256 == hashlib.sha256(data).hexdigest()
+    assert versions(found) == {"alpha": "1.0", "beta": "1.0"}
+
+
+def test_a_file_that_is_not_the_one_of_its_md5_is_refused(
+    publish, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.algorithm = "md5"
+    publish("alpha", "1.0")
+    monkeypatch.setattr(wheels, "digests_of", lambda *_: {"md5": "0" * 32, "sha256": "0" * 64})
+
+    with pytest.raises(ImageBuildError, match=r"alpha 1\.0 is not the file that its index names") as caught:
+        resolved("alpha")
+
+    assert caught.value.code == "lock-hash"
 
 
 def test_lines_without_a_solution_are_named(publish) -> None:
