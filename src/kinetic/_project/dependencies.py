@@ -462,7 +462,8 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
     if has_lock and export is not None:
         # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
         keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
-        locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, *wanted)))]
+        exported = entries("\n".join(export(file.parent, *wanted)))
+        locked = [Entry(0, each.text, keep) for each in uv_settings.with_wheels(exported, lock, read_text(lock))]
         notes[0] = f"dependencies come from {lock}"
         found_in_lock = found._replace(entries=locked, uv=_settings_of_lock(lock, file, found.uv))
         done = _finished(lock, "lock", found_in_lock, notes, base=base)
@@ -528,6 +529,8 @@ def _finished(
 ) -> Dependencies:
     found, projects, more = _with_needs(declared.entries, source, locked=kind == "lock")
     notes = [*notes, *more]
+    if kind != "lock" and (folders := uv_settings.folders(declared.uv)):
+        notes = [*notes, f"{source} looks for packages in a folder, which jobs do not: {', '.join(folders)}"]
     found, ours = requirements.without_kinetic(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))

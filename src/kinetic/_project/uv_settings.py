@@ -10,19 +10,26 @@ Source: docs.astral.sh/uv/concepts/indexes and /reference/settings, read 2026-11
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kinetic._project.requirements import Entry, normalised, parsed
 from kinetic._wire import NamedTuple
 from kinetic._wire.python_runtime import SETTING
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # Of the lists, those of all tables count; of the others, the first.
 _LISTS = ("extra-index-url", "find-links", "override-dependencies", "constraint-dependencies")
 _WORDS = ("index-url", "index-strategy", "prerelease")
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
 _LOCKED = r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]+)" \}'
+_IN_FOLDER = r'source = \{ registry = "(?!https?://)'
+_FILE = r'\{ path = "([^"]+)"'
 _HASH = r"--hash[= ](sha256:[0-9a-f]{64})"
 _LOGIN = r"(?<=://)[^/@]*@"
 
@@ -63,9 +70,43 @@ def lines(settings: UvSettings, found: Sequence[Entry]) -> list[str]:
     return [f"{SETTING}{key} = {_toml(value)}" for key, value in page.items()]
 
 
+def with_wheels(found: Sequence[Entry], lock: Path, text: str) -> list[Entry]:
+    """Return the lines of a uv.lock, those of packages that it has from a folder of this machine with their files.
+
+    uv exports their names and versions only, and an index may hold another package that is called so.
+    """
+    if not re.search(_IN_FOLDER, text):
+        return list(found)
+    from kinetic._project.local_wheels import why_unfit  # few projects have any
+
+    kept, places = [], _places(text)
+    for entry in found:
+        requirement = parsed(entry.text)
+        known = places.get((entry.name, _version(requirement)), []) if requirement else []
+        files = [lock.parent / at / name for at, section in known for name in re.findall(_FILE, section)]
+        if requirement and files:
+            fitting = [file for file in files if file.suffix == ".whl" and not why_unfit(file)]
+            marker = f" ; {requirement.marker}" if requirement.marker else ""
+            address = Path(os.path.abspath((fitting or files)[0])).as_uri()
+            kept.append(entry._replace(text=f"{requirement.name} @ {address}{marker}"))
+        else:
+            kept.append(entry)
+    return kept
+
+
+def folders(settings: UvSettings) -> list[str]:
+    """Return the indexes, and the pages with links, that are folders of this machine."""
+    indexes = [each.get("url") for each in _all(settings.tables, "index") if isinstance(each, dict)]
+    named = [*indexes, *_all(settings.tables, "find-links"), *_all(settings.tables, "extra-index-url")]
+    return list(dict.fromkeys(each for each in named if isinstance(each, str) and not _is_address(each)))
+
+
+def _all(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:
+    return [each for table in tables if isinstance(value := table.get(key), list) for each in value]
+
+
 def _joined(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:
-    listed = [value for table in tables if isinstance(value := table.get(key), list)]
-    found = [each for value in listed for each in value if isinstance(each, str)]
+    found = [each for each in _all(tables, key) if isinstance(each, str)]
     return list(dict.fromkeys(each for each in found if key not in _ADDRESSES or _is_address(each)))
 
 
@@ -80,11 +121,9 @@ def _indexes(settings: UvSettings) -> list[dict[str, Any]]:
     A lock says from which index each package is: no other one is looked for there, whatever it has by now.
     """
     found: dict[str, dict[str, Any]] = {}
-    for table in settings.tables:
-        listed = table.get("index")
-        for index in listed if isinstance(listed, list) else ():
-            if isinstance(index, dict) and _is_address(str(index.get("url"))):
-                found.setdefault(str(index.get("name") or index["url"]), index)
+    for index in _all(settings.tables, "index"):
+        if isinstance(index, dict) and _is_address(str(index.get("url"))):
+            found.setdefault(str(index.get("name") or index["url"]), index)
     if not settings.lock:
         return list(found.values())
     only = [{} if index.get("default") else {"explicit": True} for index in found.values()]
@@ -120,13 +159,17 @@ def _sources_in_lock(
     requirement = parsed(entry.text)
     if requirement is None:
         return []
-    known = places.get((entry.name, str(requirement.specifier).removeprefix("==")), [])
+    known = places.get((entry.name, _version(requirement)), [])
     hashes = re.findall(_HASH, entry.text)
     fitting = [place for place, section in known if any(each in section for each in hashes)]
     place = next(iter(fitting or (place for place, _ in known)), "")
     index = next((name for name, url in indexes.items() if url == place), "")
     marker = {"marker": str(requirement.marker)} if requirement.marker else {}
     return [{"index": index, **marker}] if index else []
+
+
+def _version(requirement: Requirement) -> str:
+    return str(requirement.specifier).removeprefix("==")
 
 
 def _named_indexes(settings: UvSettings) -> dict[str, str]:

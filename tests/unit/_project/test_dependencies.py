@@ -6,6 +6,7 @@ import textwrap
 import tomllib
 
 import pytest
+from servers.wheels import made_wheel
 
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, requirements
@@ -845,6 +846,29 @@ def test_one_version_of_two_indexes_in_a_lock_is_told_apart_by_its_hashes(tree):
         {"index": "index-1", "marker": 'sys_platform == "linux"'},
         {"index": "acme", "marker": 'sys_platform == "darwin"'},
     ]
+
+
+def test_what_a_lock_has_from_a_folder_of_wheels_is_sent_and_never_taken_from_the_index(tree, monkeypatch):
+    # uv 0.13: [[tool.uv.index]] with `format = "flat"`, or find-links, with a folder; the export has no hash
+    monkeypatch.setenv("KINETIC_HOME", str(tree.home / "kinetic"))
+    export, _ = lock(tree, "acme-models==2.1 ; sys_platform != 'win32'", "six==1.16 --hash=sha256:ab")
+    wheel = made_wheel(tree.entry / "wheels", "acme_models", "2.1", {"acme_models.py": ""})
+    tree.write(
+        "app/uv.lock",
+        '[[package]]\nname = "acme-models"\nversion = "2.1"\nsource = { registry = "wheels" }\nwheels = [\n'
+        f'    {{ path = "acme_models-2.1-cp27-cp27m-win32.whl" }},\n    {{ path = "{wheel.name}" }},\n]\n',
+    )
+
+    found = tree.find(export=export)
+
+    assert found.lines == ("six==1.16 --hash=sha256:ab",)
+    assert [project.rpartition("/")[2] for project in found.projects] == [wheel.stem]
+
+
+def test_a_folder_that_uv_looks_into_without_a_lock_is_told(tree):
+    file = tree.write("pyproject.toml", '[project]\ndependencies = ["six"]\n' + INDEXES)
+
+    assert f"{file} looks for packages in a folder, which jobs do not: ./wheels" in tree.find().notes
 
 
 def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree):
