@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kinetic._backends import registry
-from kinetic._backends.fake import FakeBackend, FakeClock
+from kinetic._backends.fake import FakeBackend, FakeClock, changed_environment
 from kinetic._stores.memory import MemoryStore
 
 __all__ = ["FakeBackend", "FakeClock", "MemoryStore", "fake_backend", "temporary_home"]
@@ -51,23 +51,16 @@ def fake_backend(folder: str | os.PathLike[str], backend: FakeBackend | None = N
     names = dict.fromkeys(("project", "zone", "cluster"), made.name) | {"namespace": made.namespace}
     store = f"memory://kinetic-{secrets.token_hex(8)}"
     entry = registry.Entry(made.name, lambda _: made, store=store, defaults=names)
-    with registry.registered(entry), _pointed_at(folder, made.name):
+    # Jobs of this process write into any folder that is chosen for their outputs.
+    with registry.registered(entry), _pointed_at(folder, made.name, KINETIC_SHARED_STORE="1"):
         yield made
 
 
 @contextmanager
-def _pointed_at(folder: str | os.PathLike[str], backend: str) -> Iterator[Path]:
+def _pointed_at(folder: str | os.PathLike[str], backend: str, **more: str) -> Iterator[Path]:
     """Set the variables of this process so that it keeps everything below a folder, and submits to a backend."""
     home = Path(folder) / ".kinetic"
     changed = {f"KINETIC_{name}": "" for name in _CLEARED_VARIABLES}
-    changed |= {"GOOGLE_CLOUD_PROJECT": "", "KINETIC_HOME": str(home), "KINETIC_BACKEND": backend}
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
+    changed |= {"GOOGLE_CLOUD_PROJECT": "", "KINETIC_HOME": str(home), "KINETIC_BACKEND": backend, **more}
+    with changed_environment(changed):
         yield home
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

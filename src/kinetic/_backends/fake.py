@@ -31,7 +31,8 @@ from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import documents, keys, outcomes, python_runtime, references
-from kinetic._wire.order import Predecessor
+from kinetic._wire import order as wire_order
+from kinetic._wire.order import Order, Predecessor
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -422,7 +423,8 @@ class _Roles:
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
                 ended = _failure(error, "runner")
             else:
-                ended = function_call.call_function(function, args, kwargs)
+                with changed_environment(_chosen_outputs(order)):
+                    ended = function_call.call_function(function, args, kwargs)
                 if isinstance(ended, function_call.Failure):
                     printed.write(ended.error["traceback"])
         return ended, printed.getvalue().encode()
@@ -478,6 +480,29 @@ class _Roles:
     def _changes_of(self, name: str) -> int:
         job = self._jobs.get(name)
         return job.changes if job is not None else -1
+
+
+@contextlib.contextmanager
+def changed_environment(changed: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process until the block ends."""
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _chosen_outputs(order: Order) -> dict[str, str]:
+    """Make the output folder that was chosen for a job; return the variables that name it, none where none was."""
+    if not wire_order.local_folder(order.output_dir):
+        return {}
+    checkpoints = wire_order.make_output_dir(wire_order.checkpoints_of(order))
+    return {"KINETIC_OUTPUT_DIR": order.output_dir, "KINETIC_CHECKPOINT_DIR": checkpoints}
 
 
 def _failure(error: Exception, cause: str) -> function_call.Failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -404,6 +405,42 @@ def test_a_fake_job_that_reads_data_says_where_it_can(tmp_path: Path, monkeypatc
 
     assert str(refused.value).count("[runner]") == 1
     assert "temporary_home" in str(refused.value.next)
+
+
+@pytest.mark.parametrize("named_by", ["argument", "variable"])
+def test_a_job_of_a_fake_backend_writes_into_the_output_folder_that_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    chosen = tmp_path / "runs"
+    resumes = """
+        from pathlib import Path
+        import kinetic
+
+        @kinetic.run("cpu", retries=1)
+        def resumed(step):
+            kept = Path(kinetic.checkpoint_dir(), "step")
+            if not kept.exists():
+                kept.write_text(str(step))
+                raise OSError("the first attempt at all steps is interrupted")
+            return int(kept.read_text())
+    """
+    resumed = user_module.imported(tmp_path, resumes, monkeypatch).resumed
+    if named_by == "variable":
+        monkeypatch.setenv("KINETIC_OUTPUT_DIR", str(chosen))
+    else:
+        resumed = resumed.with_options(output_dir=str(chosen))
+    with testing.fake_backend(tmp_path):
+        job = resumed.run_async(3)
+        found = job.result(cleanup=False), job.get_outputs("checkpoints/step", to=tmp_path / "copied").read_text()
+        batch = resumed.run_async_map([1, 2])
+        values = batch.results()
+
+    assert found == (3, "3")
+    assert values == [1, 2]
+    assert (chosen / "checkpoints" / "step").read_text() == "3"
+    assert (chosen / batch.group_id / "1" / "checkpoints" / "step").read_text() == "2"
+    assert os.environ.get("KINETIC_OUTPUT_DIR") == (str(chosen) if named_by == "variable" else None)
+    assert "KINETIC_CHECKPOINT_DIR" not in os.environ
 
 
 def test_the_log_of_a_fake_job_has_its_output_and_its_errors_in_order(
