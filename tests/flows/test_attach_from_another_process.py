@@ -447,6 +447,32 @@ def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual
     assert _told(pair, "jobs", "status", "@last") == newer
 
 
+def test_what_colleagues_keep_in_the_same_store_is_named_only_where_nothing_was_found(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    submits = """from jobs import *
+job, batch = takes.with_options(name="alone").run_async(1), takes.run_async_map([1], name="sweep")
+batch.wait()
+print(json.dumps([job.wait() and job.job_id, batch.group_id]))"""
+    colleague = pair.home.parent / "colleague"
+    with monkeypatch.context() as patch:
+        patch.setenv("KINETIC_HOME", str(colleague))
+        patch.setenv("KINETIC_STORE", f"file://{pair.store}")
+        patch.setenv("KINETIC_MACHINE_ID", "elsewhere")
+        pair.run(submits)
+    _end_supervisors(request, colleague)
+    nothing = [pair.project.kinetic(what, "status", name) for what in ("jobs", "batch") for name in ("sweep", "@last")]
+    job_id, group_id = pair.run(submits)
+    words = [("jobs", "alone"), ("jobs", "@last"), ("batch", "sweep"), ("batch", "@last")]
+    found = [pair.project.kinetic(what, "status", name) for what, name in words]
+    listed = pair.project.kinetic("jobs", "list")
+
+    assert all("unverified" in each.stderr for each in nothing), [each.stderr for each in nothing]
+    assert [each.stderr for each in found] == [""] * 4
+    assert [each.stdout.partition(":")[0] for each in found[::2]] == [job_id, group_id]
+    assert "unverified" in listed.stderr
+
+
 def _told(pair: Pair, *words: str) -> str:
     """Return the id with which the answer of a command begins."""
     done = pair.project.kinetic(*words)

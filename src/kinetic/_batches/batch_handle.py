@@ -16,7 +16,7 @@ from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
 from kinetic._jobs import environment, job_list
 from kinetic._jobs.handle import JobHandle, R, no_attribute
-from kinetic._jobs.locate import Untrusted, of_another_version, untrusted_warnings
+from kinetic._jobs.locate import Untrusted, of_another_version, set_aside, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
@@ -362,14 +362,27 @@ def _with_id(stores: Sequence[Store], word: str) -> tuple[Group, Store] | None:
 
 
 def _with_name(stores: Sequence[Store], name: str) -> tuple[Group, Store] | None:
-    found = job_list.everywhere(stores, list_groups) if name else []
+    of_others: list[Untrusted] = []
+    found = job_list.everywhere(stores, partial(list_groups, of_others=of_others)) if name else []
     found = [(group, store) for group, store in found if group.group_name == name]
     if len(found) > 1:
         from kinetic._jobs import find  # to submit, nothing is looked for
 
         newest_first = sorted((group for group, _ in found), key=lambda group: group.created, reverse=True)
         raise find.ambiguous_name(name, [group.group_id for group in newest_first], "batches", "kinetic batch list")
-    return found[0] if found else None
+    return _unless_none(found[0] if found else None, of_others)
+
+
+def _unless_none(found: tuple[Group, Store] | None, of_others: list[Untrusted]) -> tuple[Group, Store] | None:
+    """Return what was looked for; batches of colleagues, which may be it, are only named where nothing was found."""
+    if found is None:
+        _warn_of(of_others)
+    return found
+
+
+def _warn_of(untrusted: list[Untrusted]) -> None:
+    for line in untrusted_warnings(untrusted, "batch"):
+        output.warn(line)
 
 
 def newest_batch(stores: Sequence[Store]) -> tuple[Group, Store] | None:
@@ -386,7 +399,9 @@ def newest_batch(stores: Sequence[Store]) -> tuple[Group, Store] | None:
 
 
 def _newest_of(stores: Sequence[Store]) -> tuple[Group, Store] | None:
-    return max(((group, store) for store in stores for group in list_groups(store)), key=_created, default=None)
+    of_others: list[Untrusted] = []
+    groups = ((group, store) for store in stores for group in list_groups(store, of_others))
+    return _unless_none(max(groups, key=_created, default=None), of_others)
 
 
 def _created(found: tuple[Group, Store]) -> float:
@@ -398,8 +413,8 @@ def ids(store: Store) -> list[str]:
     return [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name)]
 
 
-def list_groups(store: Store) -> Iterator[Group]:
-    """Yield the batches of a store; one that cannot be read is a warning."""
+def list_groups(store: Store, of_others: list[Untrusted] | None = None) -> Iterator[Group]:
+    """Yield the batches of a store; one that cannot be read is a warning, or of a colleague and in ``of_others``."""
     untrusted: list[Untrusted] = []
     for name in ids(store):
         try:
@@ -415,5 +430,4 @@ def list_groups(store: Store) -> Iterator[Group]:
                 untrusted.append(other)
             else:
                 output.warn(f"{name} is not listed: {error.what}")
-    for line in untrusted_warnings(untrusted, "batch"):
-        output.warn(line)
+    _warn_of(untrusted if of_others is None else set_aside(untrusted, of_others))

@@ -28,6 +28,7 @@ from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
+    from kinetic._jobs.locate import Untrusted
     from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
@@ -115,19 +116,31 @@ def last_store_elsewhere(target: Target) -> str:
 
 def named(found: Iterable[Store], name: str) -> list[Job]:
     """Return the jobs to which the user gave this name and that were not removed, newest first."""
+    of_others: list[Untrusted] = []
     found = list(found)
-    stored = _known((store, ids(store), page_names(store)) for store in found)
+    stored = _known(((store, ids(store), page_names(store)) for store in found), of_others)
     past = [
         [row for row in history_rows(store) if row.collected_at is not None and row.name == name] for store in found
     ]
-    return newest_first([job for job in stored if job.name == name], *past)
+    return _unless_none(newest_first([job for job in stored if job.name == name], *past), of_others)
 
 
 def _newest_of(found: Sequence[Store], *, removed: bool) -> Job | None:
-    stored = _known((store, ids(store), page_names(store)) for store in found)
+    of_others: list[Untrusted] = []
+    stored = _known(((store, ids(store), page_names(store)) for store in found), of_others)
     past = [_last([row for row in history_rows(store) if removed or row.collected_at is not None]) for store in found]
     places = _places(stored)
-    return next(iter(newest_first(_latest(stored, places), *past, places=places)), None)
+    last = _unless_none(newest_first(_latest(stored, places), *past, places=places), of_others)
+    return next(iter(last), None)
+
+
+def _unless_none(jobs: list[Job], of_others: Sequence[Untrusted]) -> list[Job]:
+    """Return what was looked for; jobs of colleagues, which may be it, are only named where nothing was found."""
+    if of_others and not jobs:
+        from kinetic._jobs import locate
+
+        locate.warn_of_jobs(of_others)
+    return jobs
 
 
 def _latest(stored: list[Job], places: _Places) -> list[Job]:
@@ -240,8 +253,8 @@ def _has_page(store: Store, job_id: str) -> bool:
 _HISTORY = ".history"  # the part of the index that has rows of the history
 
 
-def _known(wanted: Iterable[tuple[Store, list[str], set[str]]]) -> list[Job]:
-    """Return the rows of jobs, or the records of those that the index has no row of; warn of others.
+def _known(wanted: Iterable[tuple[Store, list[str], set[str]]], of_others: list[Untrusted] | None = None) -> list[Job]:
+    """Return the rows of jobs, or the records of those that the index has no row of; see ``locate.read_records``.
 
     A row says nothing of a job that became history meanwhile.
     """
@@ -260,7 +273,7 @@ def _known(wanted: Iterable[tuple[Store, list[str], set[str]]]) -> list[Job]:
     if any(missing for _, missing in unknown):
         from kinetic._jobs import locate
 
-        found += locate.read_records(unknown)
+        found += locate.read_records(unknown, of_others=of_others)
     return found
 
 

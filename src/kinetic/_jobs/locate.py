@@ -338,6 +338,12 @@ def untrusted_warnings(untrusted: Iterable[Untrusted], what: str) -> Iterator[st
         )
 
 
+def set_aside(untrusted: Iterable[Untrusted], of_others: list[Untrusted]) -> list[Untrusted]:
+    """Add what colleagues have submitted to a list, and return the rest."""
+    of_others += (each for each in untrusted if each.is_of_others)
+    return [each for each in untrusted if not each.is_of_others]
+
+
 def of_another_version(name: str, error: KineticError) -> Untrusted | None:
     """Return what a list shows of a page that another version of kinetic has written; None for other errors."""
     if error.code != "schema":
@@ -472,8 +478,13 @@ def is_collected(page: Mapping[str, Any] | None) -> bool:
     return page is not None and bool(page.get("collected"))
 
 
-def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecord]:
-    """Yield the records of jobs, reading several records at a time where that is faster; warn of the others."""
+def read_records(
+    wanted: Iterable[tuple[Store, list[str]]], *, of_others: list[Untrusted] | None = None
+) -> Iterator[JobRecord]:
+    """Yield the records of jobs, reading several records at a time where that is faster; warn of the others.
+
+    Jobs of colleagues are added to ``of_others`` where it is given, without a warning.
+    """
     untrusted: list[Untrusted] = []
     for store, ids in wanted:
         known = index.index_of(store)
@@ -494,6 +505,11 @@ def read_records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobRecor
                 known.note_record(read["job_id"], read)
                 yield record_of(read)
         known.write(functools.partial(store.folders, ""))
+    warn_of_jobs(untrusted if of_others is None else set_aside(untrusted, of_others))
+
+
+def warn_of_jobs(untrusted: Iterable[Untrusted]) -> None:
+    """Say which jobs are not listed, and why."""
     for line in untrusted_warnings(untrusted, "job"):
         log().warning("%s", line)
 
