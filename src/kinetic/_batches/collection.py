@@ -209,7 +209,7 @@ class _DriverWatch:
             self._interval = min(self._poll.interval, _HERE_SECONDS) if found and found.is_here else self._poll.interval
             was_gone, self._is_gone = self._is_gone, found is not None and not found.lives
             if found is None:
-                self._is_gone = begun - self._since >= self._poll.interval
+                self._is_gone = tracker.was_removed() or begun - self._since >= self._poll.interval
             if self._is_gone:
                 self._interval = min(self._interval, _TAKE_OVER_SECONDS)
                 self._gone_since = self._gone_since if was_gone else self._asked

@@ -26,7 +26,7 @@ from kinetic._backends.local import runtime_files
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, dataclass, documents, fields, folders, keys
-from kinetic._wire.records import CONTROL_ENTRY, RETRY, STOP, ControlEntry
+from kinetic._wire.records import CONTROL_ENTRY, RETRY, STOP, STOPPED_BY_USER, ControlEntry
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -231,6 +231,14 @@ class ControlLog:
                 except IntegrityError as error:
                     output.report_once(f"{self._group_id}: {error.what}; it is skipped")
                 self._read.add(entry.key)  # not where the store was out of reach: it may be a request to stop
+
+    def was_removed(self) -> bool:
+        """Return whether the batch is gone from the store, with its lease and this log: that stops it as well."""
+        if self._store.size(keys.group_manifest(self._group_id)) is not None:
+            return False
+        with self._lock:
+            self._apply(ControlEntry(STOP, STOPPED_BY_USER))
+        return True
 
     def stop(self, why: str) -> None:
         """Launch nothing more, whatever process drives."""

@@ -311,7 +311,7 @@ class Driver:
 
     def _round(self) -> bool:
         """Do what can be done now; True when there may be more to do."""
-        self.superseded = not self._lease.is_ours()
+        self.superseded = not self._lease.is_ours() and not self._tracker.was_removed()
         if self.superseded:
             return False
         tracker, settings = self._tracker, self._settings

@@ -130,6 +130,10 @@ class Tracker:
         """Whether nothing more will be launched."""
         return True
 
+    def was_removed(self) -> bool:
+        """Return whether the batch is gone from the store; of jobs without a batch, nothing is."""
+        return False
+
     def status(self, index: int) -> JobStatus | None:
         """Return the status of an input's latest attempt, or None while there is none."""
         if self.attempts[index] < 0:
@@ -276,6 +280,10 @@ class BatchTracker(Tracker):
     def stopped(self) -> bool:
         """Whether the batch was cancelled, or a failure stopped it."""
         return self.control.stopped
+
+    def was_removed(self) -> bool:
+        """Return whether the batch is gone from the store, which stops it."""
+        return self.control.was_removed()
 
     @property
     def unlaunched(self) -> list[int]:

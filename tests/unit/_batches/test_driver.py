@@ -9,7 +9,7 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._batches import collection, tracker
+from kinetic._batches import collection, control, tracker
 from kinetic._wire import keys
 from kinetic.errors import (
     BackendUnavailableError,
@@ -328,6 +328,23 @@ def test_a_batch_is_found_and_collected_by_its_id(user):
     group = user.act.run_async_map([plan(1), plan(2)]).group_id
 
     assert kinetic.attach_batch(group).results() == [10, 20]
+
+
+def test_a_batch_that_another_process_has_removed_ends_for_the_one_that_submits_it(user, backend, monkeypatch, capsys):
+    is_ours = control.Lease.is_ours
+
+    def is_ours_after_the_removal(lease):
+        if backend.jobs:
+            lease._store.delete(keys.group(lease._group_id))
+        return is_ours(lease)
+
+    monkeypatch.setattr(control.Lease, "is_ours", is_ours_after_the_removal)
+
+    batch = user.act.run_async_map([plan(number) for number in range(4)], max_concurrent=1)
+    batch.wait()
+
+    assert batch.summary()["not submitted"] == 3
+    assert "another process" not in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------------- outages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from kinetic._batches import collection, control
 from kinetic._batches.control import Holder
 from kinetic._batches.state import Poll
+from kinetic._stores import open_store
 
 GONE = Holder(1, "vm", 1, lives=False)
 
@@ -109,6 +111,22 @@ def test_what_a_driver_launched_just_before_it_left_does_not_count_as_not_submit
     assert lost == [None, None]
     assert watch(accept_missing=False).loss(Board(to_see=0), at_once=True) is None
     assert "1 of 1 inputs" in str(watch(accept_missing=False).loss(Board(), at_once=True))
+
+
+def test_of_a_batch_that_was_removed_nothing_more_is_submitted_and_no_driver_is_missed(
+    clock: Clock, tmp_path: Path
+) -> None:
+    watching, tracker = watch(accept_missing=False), Board()
+    tracker.store = open_store(f"file://{tmp_path}")
+    log = control.ControlLog(tracker.store, "grp-00000001", None)
+    tracker.was_removed, tracker.may_launch = log.was_removed, lambda index: not log.stops(index)
+
+    lost = [watching.loss(tracker)]
+    clock.now += 60
+    lost.append(watching.loss(tracker))
+
+    assert lost == [None, None]
+    assert not watching.may_submit(tracker)
 
 
 def test_a_process_that_was_stopped_since_it_missed_the_driver_looks_for_one_again(
