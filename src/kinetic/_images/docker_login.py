@@ -22,7 +22,7 @@ from kinetic._images.container_registry import DOCKER_HUB, Login
 from kinetic._wire import folders
 from kinetic.errors import CredentialsError
 
-_GOOGLE = (".pkg.dev", ".gcr.io", "gcr.io")
+_GOOGLE = (".pkg.dev", ".gcr.io")  # and gcr.io itself
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"  # under which Docker keeps the login of its own registry
 _HELPER_SECONDS = 30.0
 _NOT_FOUND = "credentials not found"  # what every helper prints for a server that it does not know
@@ -54,7 +54,7 @@ def find_login(
     for file in config_files(environ):
         if (login := _login_in(file, host, repository, environ)) is not None:
             return login
-    if google_token is not None and host.endswith(_GOOGLE):
+    if google_token is not None and (host == "gcr.io" or host.endswith(_GOOGLE)):
         return Login(token=google_token(rejected))
     return Login()
 

@@ -75,6 +75,14 @@ def test_the_file_that_a_variable_names_counts_first(environ, config) -> None:
     assert find_login("r.example.com", None, environ | {"REGISTRY_AUTH_FILE": str(named)}) == Login("podman", "2")
 
 
+def test_a_token_of_google_is_shown_to_its_own_registries_only(environ) -> None:
+    def shown(host: str) -> str:
+        return find_login(host, lambda _: "ya29", environ).token
+
+    assert [shown(host) for host in ("gcr.io", "eu.gcr.io", "us-docker.pkg.dev")] == ["ya29"] * 3
+    assert [shown(host) for host in ("notgcr.io", "gcr.io.example.com", "gcr.io:5000")] == [""] * 3
+
+
 @pytest.mark.parametrize("place", ["xdg/containers", ".config/containers"])
 def test_a_login_of_podman_is_found_where_podman_keeps_it(environ, config, tmp_path: Path, place: str) -> None:
     config(auths={"other.example.com": {"auth": auth("docker:1")}})
