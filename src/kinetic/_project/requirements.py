@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kinetic._wire import NamedTuple, python_runtime
-from kinetic._wire.python_runtime import CONSTRAINT
+from kinetic._wire.python_runtime import CONSTRAINT, SETTING
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _PIP_OPTIONS = r"\s*(?<!\S)--.*\Z"  # options of pip behind a requirement: its h
 _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
 _REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+_SETTINGS = "what its [tool.uv] says"  # an address in it may hold a password
 
 _INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
 _INCLUDE = r"(?:-(?P<short>[rc])\s*|--(?:requirement|(?P<long>constraint))(?:\s+|=))(?P<file>\S.*)"
@@ -111,12 +113,15 @@ def parsed(text: str) -> Requirement | None:
 def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping[str, str]) -> list[str]:
     """Return the requirements that what is installed does not satisfy, as far as names and versions tell.
 
-    What they do not tell (an address, an option, extras) is satisfied if it is among the known ones. What is not
-    installed satisfies a constraint.
+    What they do not tell (an address, an option, extras, settings of uv) is satisfied if it is among the known ones.
+    What is not installed satisfies a constraint.
     """
     before = {entry.text for entry in entries("\n".join(known))}
     found = []
     for entry in entries("\n".join(lines)):
+        if entry.text.startswith(SETTING):
+            found += [_SETTINGS] if entry.text not in before and entry.text.startswith(f"{SETTING}tool.") else []
+            continue
         requirement = parsed(entry.text.removeprefix(CONSTRAINT))
         version = installed.get(entry.about)
         if entry.text.startswith(CONSTRAINT) and version is None:
@@ -129,7 +134,7 @@ def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping
         if not (is_known and is_there):
             shown = re.sub(_PIP_OPTIONS, "", entry.text) if requirement else entry.text
             found.append(f"{shown} (has {version})" if version and not is_there else shown)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def read(file: Path) -> list[Entry]:

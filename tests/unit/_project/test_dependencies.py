@@ -1368,10 +1368,13 @@ def test_our_own_name_is_taken_off_a_lock(tree):
         (["other; python_version < '3'"], ["other; python_version < '3'"]),
         (["alpha", "-c alpha<2", "-c absent==3", "-c beta>=1"], []),
         (["-c alpha>=2"], ["-c alpha>=2 (has 1.0)"]),
+        ([f"{SETTING}tool.uv.index = []", f'{SETTING}project.dependencies = ["alpha"]'], []),
+        ([f'{SETTING}tool.uv.index-url = "https://a:secret@h"', f"{SETTING}tool.x = 1"], ["what its [tool.uv] says"]),
     ],
 )  # fmt: skip
 def test_lines_that_what_is_installed_satisfies_are_known_by_names_and_versions(lines, left):
     installed = {"alpha": "1.0", "beta": "2.0rc1", "gamma-one": "1.5", "jax": "0.6", "zeta": "1"}
     known = ["jax[tpu]", "zeta @ https://example.com/zeta.zip", "--no-index", "never; python_version < '3'"]
+    known += [f"{SETTING}tool.uv.index = []"]
 
     assert requirements.not_satisfied(lines, known, installed) == left
