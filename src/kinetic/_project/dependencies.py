@@ -541,5 +541,7 @@ def _finished(
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
-    lines = (*(entry.text for entry in kept), *uv_settings.lines(declared.uv, kept))
+    is_own_jax = not base or any(entry.name in requirements.BASE_NAMES for entry in kept)
+    settings = uv_settings.lines(declared.uv, kept, () if is_own_jax else requirements.BASE_NAMES)
+    lines = (*(entry.text for entry in kept), *settings)
     return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), declared.requires_python, projects)

@@ -49,9 +49,12 @@ def pinned(table: Mapping[str, object]) -> frozenset[str]:
     return frozenset(normalised(name) for name, source in found if _index_sources(source, known))
 
 
-def lines(settings: UvSettings, found: Sequence[Entry]) -> list[str]:
-    """Return the lines of the pyproject.toml that uv is to read beside some requirements."""
-    options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key))}
+def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str] = ()) -> list[str]:
+    """Return the lines of the pyproject.toml that uv is to read beside some requirements.
+
+    Overrides and constraints of the packages ``without`` are left out: an override would take their extras as well.
+    """
+    options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key, without))}
     options |= {"index": listed} if (listed := _indexes(settings)) else {}
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
     pins: dict[str, list[dict[str, str]]] = {}
@@ -105,9 +108,11 @@ def _all(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:
     return [each for table in tables if isinstance(value := table.get(key), list) for each in value]
 
 
-def _joined(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:
-    found = [each for each in _all(tables, key) if isinstance(each, str)]
-    return list(dict.fromkeys(each for each in found if key not in _ADDRESSES or _is_address(each)))
+def _joined(tables: Sequence[Mapping[str, object]], key: str, without: Collection[str]) -> list[object]:
+    found = dict.fromkeys(each for each in _all(tables, key) if isinstance(each, str))
+    if key in _ADDRESSES:
+        return [each for each in found if _is_address(each)]
+    return [each for each in found if Entry(0, each).name not in without]
 
 
 def _is_usable(table: Mapping[str, object], key: str) -> bool:

@@ -871,6 +871,21 @@ def test_a_folder_that_uv_looks_into_without_a_lock_is_told(tree):
     assert f"{file} looks for packages in a folder, which jobs do not: ./wheels" in tree.find().notes
 
 
+@pytest.mark.parametrize(
+    ("line", "base", "overrides"),
+    [
+        ("jax", True, ["six>=1.16"]),
+        ("jax  # kn:keep", True, ["jax==0.4.30", "six>=1.16"]),
+        ("jax", False, ["jax==0.4.30", "six>=1.16"]),
+    ],
+)
+def test_an_override_of_jax_counts_where_the_project_brings_its_own(tree, line, base, overrides):
+    given = '[tool.uv]\noverride-dependencies = ["jax==0.4.30", "six>=1.16"]\n'
+    tree.write("pyproject.toml", f'[project]\ndependencies = ["six", "{line}"]\n{given}')
+
+    assert settings_of(tree.find(base=base))["tool"]["uv"]["override-dependencies"] == overrides
+
+
 def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree):
     export, _ = lock(tree, "six==1.16.0", declared='"six"')
     (tree.entry / "uv.lock").unlink()
