@@ -401,6 +401,43 @@ def test_ctrl_c_says_once_that_the_process_stays_to_submit_a_batch_whatever_it_w
     assert said.count(f"kinetic:           kinetic batch resume {group}     submits the rest\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("how", "rest"),
+    [("max_concurrent=1", "submit the other 2 inputs"), ("max_concurrent=None, retries=1", "try again what fails")],
+)
+def test_a_program_that_stays_to_submit_a_batch_says_so_once_it_has_nothing_else_to_do(
+    project: Any, home: Path, how: str, rest: str
+) -> None:
+    go = home.parent / "go"
+    project.write(
+        "ends.py",
+        f"""
+        import os, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(number):
+            while not os.path.exists({str(go)!r}):
+                time.sleep(0.02)
+
+        if __name__ == "__main__":
+            print(f.run_async_map([1, 2, 3], {how}).group_id)
+        """,
+    )
+    client = project.start("ends.py")
+
+    group = client.stdout.readline().strip()  # as `GROUP=$(…)` does not, and `| tee` does
+    said = ""
+    while not said.endswith(" submits the rest\n"):
+        said += client.stderr.readline()
+    go.touch()
+    rest_of_it = client.communicate(timeout=60)[1]
+
+    assert f"kinetic: {group}: this process stays to {rest}; if it ends before that:\n" in said
+    assert f"kinetic:           kinetic batch resume {group}     submits the rest\n" in said
+    assert (client.returncode, rest_of_it) == (0, "")
+
+
 def test_the_command_that_watches_a_batch_says_the_same_without_a_traceback(batches: Any) -> None:
     group = batches.run("tell(run(plans(2, until=go), max_concurrent=None).group_id)")
     batches.project.write("watch.py", "from kinetic._cli.main import main; main()")

@@ -59,6 +59,7 @@ _TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _LARGE = 32  # max_concurrent: half of it keeps all slots of a machine busy while the next ones are launched
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
+_STAYS_SECONDS = 1.0  # after the end of a program that still submits
 _INTERRUPTED = 128 + 2  # the exit code of a program that Ctrl-C has ended
 
 
@@ -533,7 +534,10 @@ class _AtExit:
                 for batch in filter(collection.is_submitting, cls._threads.values()):
                     if batch.group_id not in collection.told_that_it_stays:
                         collection.report_detached(batch)
-            for thread in cls._threads:
+            for thread, batch in cls._threads.items():
+                thread.join(_STAYS_SECONDS)
+                if thread.is_alive():
+                    _report_that_it_stays(batch)
                 thread.join()
         except KeyboardInterrupt:
             for batch in filter(collection.is_submitting, cls._threads.values()):  # threads waited for count as ended
@@ -543,6 +547,17 @@ class _AtExit:
                 with contextlib.suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             os._exit(_INTERRUPTED)
+
+
+def _report_that_it_stays(batch: Batch) -> None:
+    """Say why a program does not end, once what it printed itself can be read."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    if batch.group_id not in collection.told_that_it_stays:
+        missing = sum(job is None for job in batch.jobs) - len(batch._submission_errors)
+        rest = f"submit the other {count_text(missing, 'input')}" if missing > 0 else "try again what fails"
+        output.report(f"{batch.group_id}: this process stays to {rest}; if it ends before that:")
+        output.report(f"          {resume_hint(batch.group_id)}")
 
 
 os.register_at_fork(after_in_child=_AtExit.after_fork)
