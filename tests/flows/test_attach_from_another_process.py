@@ -498,6 +498,6 @@ def test_a_name_stands_for_the_only_job_that_has_it_also_once_it_was_collected(p
     assert f"why:   newest first: {second}, {job_id}\n" in several.stderr
     assert "next:  use the id of one of them     to see them: kinetic jobs list --all\n" in several.stderr
     assert none.returncode == 2
-    assert "'Night' cannot be a job id" in none.stderr
+    assert "'Night' cannot be a job id [option]\nwhy:   no job has this name; an id has " in none.stderr
     with pytest.raises(AssertionError, match="cannot be a job id"):
         _told(pair, "jobs", "status", "")

@@ -281,7 +281,8 @@ def check_job_id(job_id: str) -> str:
         return job_id
     raise OptionError(
         f"{job_id!r} cannot be a job id",
-        why="an id has 1 to 63 lower-case letters, digits and dashes, like cpu-train-20261120-143000-1a2b3c4",
+        why="no job has this name; an id has 1 to 63 lower-case letters, digits and dashes, "
+        "like cpu-train-20261120-143000-1a2b3c4",
         next="kinetic.jobs.list_jobs()[0] is the newest job" if job_id == "@last" else "kinetic jobs list --all",
     )
 
