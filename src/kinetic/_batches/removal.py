@@ -121,7 +121,8 @@ def cancel(batch: Batch) -> None:
                     job.cancel()
         tracker.refresh(whole=True)
         return
-    tracker.control.stop(records.STOPPED_BY_USER)
+    if not tracker.was_removed():  # else that would be all that there is of it
+        tracker.control.stop(records.STOPPED_BY_USER)
     _cancel_active(tracker)
     if not batch._poll.attached:
         batch._submission_complete.wait(_STOP_SECONDS)

@@ -347,6 +347,16 @@ def test_a_batch_that_another_process_has_removed_ends_for_the_one_that_submits_
     assert "another process" not in capsys.readouterr().err
 
 
+def test_cancelling_a_batch_that_another_process_has_removed_writes_nothing(user):
+    batch = user.act.run_async_map([plan(0)])
+    watching = kinetic.attach_batch(batch.group_id)
+    batch.cleanup()
+
+    watching.cancel()
+
+    assert [*watching._get_tracker().store.entries(keys.group(batch.group_id))] == []
+
+
 # -------------------------------------------------------------------------------------------------------------- outages
 
 
