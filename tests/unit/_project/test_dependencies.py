@@ -954,7 +954,7 @@ def test_what_poetry_takes_from_a_place_of_its_own_is_never_taken_from_the_index
 
 
 def test_sources_of_pdm_are_indexes_and_the_one_named_pypi_replaces_the_usual_one(tree):
-    # PDM 2.29
+    # as the documentation of PDM 2.29 has it
     tree.write(
         "pyproject.toml",
         """
@@ -979,8 +979,8 @@ def test_sources_of_pdm_are_indexes_and_the_one_named_pypi_replaces_the_usual_on
 @pytest.mark.parametrize(
     ("place", "folder"),
     [
-        ("file:///${PROJECT_ROOT}/models", "app/models"),  # PDM 2.29
-        ("{root:uri}/models", "app/models"),  # Hatchling 1.33
+        ("file:///${PROJECT_ROOT}/models", "app/models"),  # of the documentation of PDM 2.29
+        ("{root:uri}/models", "app/models"),  # of the documentation of Hatch
         ("{root:parent:uri}/models", "models"),
     ],
 )
