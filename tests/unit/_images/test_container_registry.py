@@ -60,7 +60,7 @@ def test_docker_hub_is_asked_where_it_answers_and_shown_its_own_login(monkeypatc
 
 
 class Gitea(BaseHTTPRequestHandler):
-    """Asks for a login in two ways, each in a header of its own, as the code of Gitea 1.27 does; its packages are public."""
+    """Asks for a login in two ways, a header each, as the code of Gitea 1.27 does, for public packages."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/v2/token"):
