@@ -89,6 +89,13 @@ def calm(monkeypatch) -> None:
 
 
 @pytest.fixture
+def busy(monkeypatch) -> None:
+    """Take files of this test for new, however long the machine needs from their writing to the look at them."""
+    monkeypatch.setattr(folders, "_RECENT_NS", 10**12)
+    monkeypatch.setattr(folders, "_RECENT_COARSE_NS", 10**12)
+
+
+@pytest.fixture
 def fill():
     def filled(root: Path, files: dict[str, bytes]) -> Path:
         for path, content in files.items():
