@@ -456,7 +456,7 @@ def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
 
 
 def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[str], *, base: bool) -> Dependencies:
-    lock, members = _lock_of(file)
+    lock = _lock_of(file)
     has_lock = lock.is_file()
     found = in_project(file, read_text(file), wanted, locked=has_lock and export is not None)
     if has_lock and export is not None:
@@ -467,9 +467,8 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
         notes[0] = f"dependencies come from {lock}"
         found_in_lock = found._replace(entries=locked, uv=_settings_of_lock(lock, file, found.uv))
         done = _finished(lock, "lock", found_in_lock, notes, base=base)
-        held = members.union((entry.name for entry in locked), map(name_of, done.projects))
-        if absent := sorted({entry.name for entry in found.entries} - {""} - held):
-            note = f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock"
+        if absent := uv_settings.not_locked(found.entries, name_of(file.parent), read_text(lock)):
+            note = f"{lock} was made without {', '.join(absent)} of {file}: bring it up to date with uv lock"
             done = replace(done, notes=(*done.notes, note))
         return done
     if has_lock:
@@ -495,17 +494,17 @@ def _uv_files(folder: Path) -> list[Mapping[str, object]]:
     return [_toml(file, read_text(file))] if file.is_file() else []
 
 
-def _lock_of(file: Path) -> tuple[Path, set[str]]:
-    """Return the uv.lock of a pyproject.toml, and the names in its workspace: a member's is at the workspace's root."""
+def _lock_of(file: Path) -> Path:
+    """Return the uv.lock of a pyproject.toml, which may not exist: a member's is at the root of its workspace."""
     for folder in (file.parent, *file.parent.parents):
         lock = folder / "uv.lock"
         if lock.is_file():
             found = re.search(r"^\[manifest\]\nmembers = \[([^\]]*)", read_text(lock, errors="replace"), re.MULTILINE)
             members = set(re.findall(r'"([^"]+)"', found[1])) if found else set()
             if folder == file.parent or name_of(file.parent) in members:
-                return lock, members
+                return lock
             break
-    return file.with_name("uv.lock"), set()
+    return file.with_name("uv.lock")
 
 
 def name_of(folder: str | Path) -> str:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._project.requirements import Entry, normalised, parsed
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, python_runtime
 from kinetic._wire.python_runtime import SETTING
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LISTS = ("extra-index-url", "find-links", "override-dependencies", "constraint-dependencies")
 _WORDS = ("index-url", "index-strategy", "prerelease")
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
+_PACKAGE = "[[package]]\n"  # of a uv.lock
+_PLACES = frozenset({"git", "url", "path", "directory", "editable", "virtual"})  # where a requirement comes from there
 _LOCKED = r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]+)" \}'
 _IN_FOLDER = r'source = \{ registry = "(?!https?://)'
 _FILE = r'\{ path = "([^"]+)"'
@@ -97,6 +99,43 @@ def with_wheels(found: Sequence[Entry], lock: Path, text: str) -> list[Entry]:
     return kept
 
 
+def not_locked(found: Sequence[Entry], project: str, lock: str) -> list[str]:
+    """Return the requirements of a project that the text of its uv.lock was not made from.
+
+    A lock says what the project required then. Of that it may hold nothing: what is for other machines, or overridden.
+    """
+    import tomllib  # 5 ms; only where there is a lock
+
+    head, *sections = lock.split(_PACKAGE)
+    own = next((section for section in sections if section.startswith(f'name = "{project}"\n')), "")
+    listed = list(_requirements(tomllib.loads(own).get("package", {}).get("metadata", {})))
+    listed += _requirements(tomllib.loads(head).get("manifest", {}))  # of groups without a project
+    locked: dict[str, list[Mapping[str, object]]] = {}
+    for each in listed:
+        locked.setdefault(each["name"], []).append(each)
+    return [
+        f"{wanted.name}{wanted.specifier}"
+        for entry in found
+        if entry.name not in python_runtime.NAMES
+        and (wanted := parsed(entry.text))
+        and not any(_is_same(wanted, each) for each in locked.get(entry.name, ()))
+    ]
+
+
+def _is_same(wanted: Requirement, locked: Mapping[str, object]) -> bool:
+    """Return whether a requirement has the versions with which a lock was made; it has none of what has a place."""
+    is_placed = bool(wanted.url or locked.keys() & _PLACES)
+    return is_placed or wanted.specifier == locked.get("specifier", "")
+
+
+def _requirements(table: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    """Yield what a table of a uv.lock requires, itself and by groups."""
+    yield from table.get("requires-dist", ())
+    for groups in (table.get("requires-dev", {}), table.get("dependency-groups", {})):
+        for group in groups.values():
+            yield from group
+
+
 def folders(settings: UvSettings) -> list[str]:
     """Return the indexes, and the pages with links, that are folders of this machine."""
     indexes = [each.get("url") for each in _all(settings.tables, "index") if isinstance(each, dict)]
@@ -151,7 +190,7 @@ def _places(lock: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     Where machines differ, there can be one version of two indexes.
     """
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for section in lock.split("[[package]]\n"):
+    for section in lock.split(_PACKAGE):
         if match := re.match(_LOCKED, section):
             found.setdefault((normalised(match[1]), match[2]), []).append((_plain(match[3]), section))
     return found

@@ -1025,6 +1025,12 @@ def lock(tree, *lines, declared='"six", "jax"'):
     return export, calls
 
 
+def made_of(*requirements):
+    """Return the text of a uv.lock that was made of requirements, given as it has them."""
+    listed = "".join(f"    {{ {each} }},\n" for each in requirements)
+    return f'version = 1\n\n[[package]]\nname = "app"\n\n[package.metadata]\nrequires-dist = [\n{listed}]\n'
+
+
 def test_a_lock_beside_a_pyproject_decides_the_versions(tree):
     export, calls = lock(tree, "six==1.16.0", "jax==0.10.2 ; python_version < '3.12'", "jaxlib==0.10.2")
 
@@ -1043,7 +1049,8 @@ def test_the_lock_of_a_member_is_that_of_its_workspace(tree, members):
     declared = (tree.entry / "pyproject.toml").read_text().replace("[project]", '[project]\nname = "app"')
     tree.write("app/pyproject.toml", declared + "[tool.uv.sources]\nbeta = { workspace = true }\n")
     (tree.entry / "uv.lock").unlink()
-    tree.write("uv.lock", f"version = 1\n\n[manifest]\nmembers = [\n    {members},\n]\n")
+    of_app = made_of('name = "six"', 'name = "beta", editable = "beta"').removeprefix("version = 1\n")
+    tree.write("uv.lock", f"version = 1\n\n[manifest]\nmembers = [\n    {members},\n]\n{of_app}")
 
     if "another" in members:
         assert "takes beta from a place of its own" in refused(lambda: tree.find(export=export))[0]
@@ -1052,7 +1059,7 @@ def test_the_lock_of_a_member_is_that_of_its_workspace(tree, members):
 
     assert calls == [(tree.entry, [])]
     assert (found.source, found.lines) == (tree.entry.parent / "uv.lock", ("six==1.16.0",))
-    assert not [note for note in found.notes if "does not hold" in note]
+    assert found.notes == (f"dependencies come from {found.source}",)
 
 
 def test_who_keeps_jax_keeps_all_of_the_locked_jax(tree):
@@ -1063,19 +1070,46 @@ def test_who_keeps_jax_keeps_all_of_the_locked_jax(tree):
     assert (found.lines, found.filtered) == (("jax==0.10.2", "jaxlib==0.10.2"), ())
 
 
-def test_a_lock_that_lacks_a_dependency_is_told(tree):
-    export, _ = lock(tree, "jax==0.10.2")
+def test_a_lock_that_was_made_without_a_dependency_or_a_version_is_told(tree):
+    export, _ = lock(tree, "six==1.16.0", declared='"six>=1.17", "Roman_Numerals", "idna<4,>=3.0", "rich"')
+    tree.write("app/uv.lock", made_of('name = "six", specifier = ">=1"', 'name = "idna", specifier = ">=3,<4"'))
 
-    assert (
-        f"{tree.entry / 'uv.lock'} does not hold six: bring it up to date with uv lock"
-        in tree.find(export=export).notes
-    )
+    (note,) = tree.find(export=export).notes[1:]
+
+    assert f"{tree.entry / 'uv.lock'} was made without six>=1.17, Roman_Numerals, rich of" in note
+
+
+def test_a_lock_that_was_made_from_the_project_is_current_whatever_it_holds(tree):
+    # For other machines, overridden, or of a place of its own: uv writes none of it, or without a version.
+    wanted = "tomli ; python_version < '3.11'", "gone>=1", "lib>=2", "there @ https://host/there.whl", "kinetic-jobs"
+    declared = ", ".join(f'"{each}"' for each in wanted)
+    export, _ = lock(tree, declared=declared)
+    of_lib = 'name = "lib", editable = "../lib"'
+    listed = 'name = "tomli", marker = "python_full_version < \'3.11\'"', 'name = "gone", specifier = ">=1.0"', of_lib
+    tree.write("app/uv.lock", made_of(*listed, 'name = "there", url = "https://host/there.whl"'))
+
+    assert not [note for note in tree.find(export=export).notes if "was made without" in note]
+
+
+@pytest.mark.parametrize("in_project", [True, False])
+def test_groups_that_a_lock_was_made_of_are_in_it(tree, in_project):
+    export, _ = lock(tree)
+    groups = '[dependency-groups]\ntrain = ["optax>1"]\nnew = ["rich"]\n'
+    tree.write("app/pyproject.toml", groups + ('[project]\nname = "app"\n' if in_project else ""))
+    train = 'train = [{ name = "optax", specifier = ">1" }]'
+    without = f'version = 1\n\n[manifest.dependency-groups]\n{train}\n\n[[package]]\nname = "optax"\n'
+    tree.write("app/uv.lock", made_of() + f"\n[package.metadata.requires-dev]\n{train}\n" if in_project else without)
+
+    (note,) = tree.find(wanted=Wanted((), ["train", "new"]), export=export).notes[1:]
+
+    assert "was made without rich of" in note
 
 
 def test_options_and_constraints_of_a_file_for_dynamic_dependencies_are_no_packages_that_a_lock_lacks(tree):
     export, _ = lock(tree, "six==1.16.0")
     table = '[tool.setuptools.dynamic]\ndependencies = { file = "main.txt" }\n'
-    tree.write("app/pyproject.toml", f'[project]\nname = "x"\ndynamic = ["dependencies"]\n{table}')
+    tree.write("app/pyproject.toml", f'[project]\nname = "app"\ndynamic = ["dependencies"]\n{table}')
+    tree.write("app/uv.lock", made_of('name = "six"'))
     tree.write("app/main.txt", "--extra-index-url https://example.org/simple\n-c limits.txt\nsix\n")
     tree.write("app/limits.txt", "idna<4\n")
 
@@ -1103,13 +1137,14 @@ def test_a_path_in_a_lock_is_refused(tree):
 )
 def test_another_project_in_a_lock_is_sent_and_not_installed(tree, line):
     export, _ = lock(tree, line, "six==1.16.0", declared='"six", "lib"')
+    tree.write("app/uv.lock", made_of('name = "six"', 'name = "lib", directory = "../lib"'))
     tree.write("lib/pyproject.toml", '[project]\nname = "lib"\ndependencies = ["numpy"]\n')
 
     found = tree.find(export=export)
 
     assert found.projects == (str(tree.entry.parent / "lib"),)
     assert found.lines == ("six==1.16.0",)
-    assert not any("does not hold" in note for note in found.notes)
+    assert found.notes == (f"dependencies come from {tree.entry / 'uv.lock'}",)
 
 
 def test_a_line_with_a_folder_stands_for_what_that_project_needs(tree):
