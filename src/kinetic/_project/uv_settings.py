@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 # Of the lists, those of all tables count; of the others, the first.
-_LISTS = ("extra-index-url", "find-links", "override-dependencies", "constraint-dependencies")
+_CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
+_LISTS = ("extra-index-url", "find-links", *_CHOSEN)
 _WORDS = ("index-url", "index-strategy", "prerelease")
+_DATES = ("exclude-newer", "exclude-newer-package")  # a lock has files that were there then
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
 _PACKAGE = "[[package]]\n"  # of a uv.lock
 _PLACES = frozenset({"git", "url", "path", "directory", "editable", "virtual"})  # where a requirement comes from there
@@ -54,11 +56,13 @@ def pinned(table: Mapping[str, object]) -> frozenset[str]:
 def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str] = ()) -> list[str]:
     """Return the lines of the pyproject.toml that uv is to read beside some requirements.
 
-    Overrides and constraints of the packages ``without`` are left out: an override would take their extras as well.
+    What changes versions of the packages ``without`` is left out: an override would take their extras as well.
     """
     options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key, without))}
     options |= {"index": listed} if (listed := _indexes(settings)) else {}
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
+    if not settings.lock:
+        options |= {key: table[key] for table in reversed(settings.tables) for key in _DATES if key in table}
     pins: dict[str, list[dict[str, str]]] = {}
     needed = list[str]()
     indexes, places = _named_indexes(settings), _places(settings.lock)

@@ -871,6 +871,28 @@ def test_a_folder_that_uv_looks_into_without_a_lock_is_told(tree):
     assert f"{file} looks for packages in a folder, which jobs do not: ./wheels" in tree.find().notes
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_from_a_lock(tree, has_lock):
+    dates = {"exclude-newer": "2024-01-01T00:00:00Z", "exclude-newer-package": {"six": "2025-01-01", "idna": False}}
+    export, _ = lock(tree, "six==1.16.0")
+    tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        dependencies = ["six"]
+        [tool.uv]
+        exclude-dependencies = ["jax", "opencv-python"]
+        exclude-newer = "2024-01-01T00:00:00Z"
+        exclude-newer-package = { six = "2025-01-01", idna = false }
+        """,
+    )
+
+    found = tree.find(export=export if has_lock else None)
+
+    excluded = {"exclude-dependencies": ["opencv-python"]}
+    assert settings_of(found)["tool"]["uv"] == excluded | ({} if has_lock else dates)
+
+
 @pytest.mark.parametrize(
     ("line", "base", "overrides"),
     [
