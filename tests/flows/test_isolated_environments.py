@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from servers.wheels import Index, made_wheel
 
-from kinetic._images import isolated_environment, uv
+from kinetic._images import isolated_environment, lock_store, uv
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
@@ -312,6 +313,27 @@ def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants
     with_group = dependencies.Wanted(groups=["dev"])
     found = dependencies.find(Plan(tmp_path, "", None, ("",)), wanted=with_group, export=uv.export_lock)
     assert [line.partition("==")[0] for line in found.lines] == ["idna", "six"]
+
+
+def test_the_lock_of_a_script_decides_its_versions(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "kinetic"))
+    export = functools.partial(lock_store.exported, environ=os.environ)
+    script = tmp_path / "train.py"
+    script.write_text('# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six<1.17"]\n# ///\n')
+    locking = [*uv.uv_command(), "lock", "--quiet", "--script", str(script)]
+    subprocess.run(locking, cwd=tmp_path, check=True)
+
+    def lines():
+        found = dependencies.find(Plan(tmp_path, "", None, ("",)), script=str(script), export=export)
+        return [line.partition(" ")[0] for line in found.lines]
+
+    script.write_text(script.read_text().replace("<1.17", ""))
+    before = lines()
+    (tmp_path / "train.py.lock").unlink()
+    script.write_text(script.read_text().replace("six", "six<1.16"))
+    subprocess.run(locking, cwd=tmp_path, check=True)
+
+    assert (before, lines()) == (["six==1.16.0"], ["six==1.15.0"])
 
 
 def test_a_lock_that_cannot_be_read_is_told(tmp_path):

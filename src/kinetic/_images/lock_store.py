@@ -206,7 +206,7 @@ def _built_at(source: Source, lock: Lock) -> str:
 
 
 def exported(project: Path, extras: Sequence[str], groups: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
-    """Return a project's uv.lock as lines of a requirements file; uv is started only after a change.
+    """Return the uv.lock of a project, or the lock of a script, as lines; uv is started only after a change.
 
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
@@ -230,7 +230,12 @@ def _digest_of_project(project: Path, wanted: tuple[list[str], list[str]], envir
     settings = {name: value for name, value in environ.items() if name.startswith("UV_") and not _SECRET.search(name)}
     parts = [json.dumps([sorted(settings.items()), wanted, uv.EXPORT]).encode()]
     root = next((each for each in (project, *project.parents) if (each / "uv.lock").is_file()), project)
-    for name in (project / "pyproject.toml", *(root / name for name in ("uv.lock", "pyproject.toml", "uv.toml"))):
+    of_script = project, Path(f"{project}.lock")
+    for name in (
+        *of_script,
+        project / "pyproject.toml",
+        *(root / name for name in ("uv.lock", "pyproject.toml", "uv.toml")),
+    ):
         try:
             parts.append(name.read_bytes())
         except OSError:

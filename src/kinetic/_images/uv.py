@@ -164,7 +164,7 @@ def package_sources(folder: Path, indexes: Sequence[str]) -> list[str]:
 EXPORT = "export --frozen --offline --no-default-groups --no-header --no-annotate"
 
 
-def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> list[str]:
+def export_lock(place: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> list[str]:
     """Read the uv.lock of a project, as lines of a requirements file.
 
     ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
@@ -172,7 +172,8 @@ def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] 
     Members of a workspace are not on the index: their folders are named, as those of other projects with a path.
 
     Args:
-        folder: Of the pyproject.toml; uv.lock is beside it, or at the root of its workspace.
+        place: The folder of the pyproject.toml; uv.lock is beside it, or at the root of its workspace. Or a script,
+            which has a lock of its own beside it.
         extras: Optional dependencies that are wanted as well.
         groups: Dependency groups that are wanted as well.
 
@@ -181,8 +182,10 @@ def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] 
     """
     words = [word for extra in extras for word in ("--extra", extra)]
     words += [word for group in groups for word in ("--group", group)]
+    of_script = ["--script", str(place)] if place.is_file() else []
+    folder, lock = (place.parent, f"{place.name}.lock") if of_script else (place, "uv.lock")
     done = subprocess.run(
-        [*uv_command(), *EXPORT.split(), *words],
+        [*uv_command(), *EXPORT.split(), *words, *of_script],
         cwd=folder,
         env=_uv_environment(),
         stdin=subprocess.DEVNULL,
@@ -193,9 +196,9 @@ def export_lock(folder: Path, extras: Sequence[str] = (), groups: Sequence[str] 
     )
     if done.returncode:
         raise ImageBuildError(
-            f"{folder / 'uv.lock'} cannot be read",
+            f"{folder / lock} cannot be read",
             why=UvResult(done.returncode, without_logins(done.stderr).splitlines()).reason,
-            next=f"cd {folder} && uv lock",
+            next=" ".join([f"cd {folder} && uv lock", *of_script]),
         )
     return done.stdout.splitlines()
 

@@ -377,17 +377,17 @@ def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
     return (f"base packages: {', '.join(packages)}",) if packages else ()
 
 
-def read_lock(folder: Path, extras: Sequence[str], groups: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
-    """Read the uv.lock of a project."""
+def read_lock(place: Path, extras: Sequence[str], groups: Sequence[str], *, environ: Mapping[str, str]) -> list[str]:
+    """Read the uv.lock of a project in a folder, or the lock of a script."""
     from kinetic._images import lock_store  # only for projects with one
 
     try:
         uv.uv_command()
     except ImageBuildError as error:
         raise ImageBuildError(
-            f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
+            f"the lock of {place} cannot be read without uv, which is not installed", why=error.why, next=error.next
         ) from None
-    return lock_store.exported(folder, extras, groups, environ=environ)
+    return lock_store.exported(place, extras, groups, environ=environ)
 
 
 def _artifact(data: bytes, store: Store) -> Artifact:

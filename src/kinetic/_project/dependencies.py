@@ -68,7 +68,7 @@ def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Col
     )
 
 
-def in_script(file: Path, text: str) -> Declared | None:
+def in_script(file: Path, text: str, *, locked: bool = False) -> Declared | None:
     """Read the metadata of a script; None if it has none."""
     blocks = list(re.finditer(_SCRIPT, text.replace("\r\n", "\n") + "\n"))
     if not blocks:
@@ -79,7 +79,8 @@ def in_script(file: Path, text: str) -> Declared | None:
     page = _toml(file, "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     found = _entries(file, text, _strings(file, page, "dependencies"))
     uv = _uv_table(file, page)
-    _reject_sources(file, uv, [entry for entry in found if entry.name not in uv_settings.pinned(uv)])
+    if not locked:
+        _reject_sources(file, uv, [entry for entry in found if entry.name not in uv_settings.pinned(uv)])
     return Declared(found, requires_python=_python(file, page), uv=UvSettings((uv,)))
 
 
@@ -235,7 +236,7 @@ def _reject_sources(file: Path, uv: Mapping[str, object], found: Sequence[Entry]
 # --------------------------------------------------------------------------------------------------------- the project
 
 Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
-# Folder with a uv.lock, extras, groups → lines of a requirements file.
+# Folder with a pyproject.toml, or a script, which have a lock of uv; extras, groups → lines of a requirements file.
 Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
@@ -320,7 +321,12 @@ def find(
     """
     if script is not None and not is_installed(script):
         text = read_text(Path(script), errors="replace")  # another encoding is possible; the block itself is UTF-8
-        declared = in_script(Path(script), text) if "# /// script" in text else None
+        lock = Path(f"{script}.lock")
+        has_lock = export is not None and lock.is_file()
+        declared = in_script(Path(script), text, locked=has_lock) if "# /// script" in text else None
+        if declared is not None and has_lock and export is not None:
+            exported = export(Path(script), (), ())
+            return _of_lock(lock, Path(script), exported, declared, declared.uv.tables, [], base=base)
         if declared is not None:
             notes = [f"dependencies come from the metadata of {script}"]
             return _finished(Path(script), "script", declared, notes, base=base)
@@ -460,17 +466,8 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
     has_lock = lock.is_file()
     found = in_project(file, read_text(file), wanted, locked=has_lock and export is not None)
     if has_lock and export is not None:
-        # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
-        keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in found.entries)
-        exported = entries("\n".join(export(file.parent, *wanted)))
-        locked = [Entry(0, each.text, keep) for each in uv_settings.with_wheels(exported, lock, read_text(lock))]
-        notes[0] = f"dependencies come from {lock}"
-        found_in_lock = found._replace(entries=locked, uv=_settings_of_lock(lock, file, found.uv))
-        done = _finished(lock, "lock", found_in_lock, notes, base=base)
-        if absent := uv_settings.not_locked(found.entries, name_of(file.parent), read_text(lock)):
-            note = f"{lock} was made without {', '.join(absent)} of {file}: bring it up to date with uv lock"
-            done = replace(done, notes=(*done.notes, note))
-        return done
+        exported, told = export(file.parent, *wanted), _tables_of_lock(lock, file, found.uv)
+        return _of_lock(lock, file, exported, found, told, notes[1:], base=base)
     if has_lock:
         notes.append(f"{lock} is not read here")
     if not found.entries:
@@ -480,13 +477,37 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
     return _finished(file, "pyproject", found._replace(uv=UvSettings(tables)), notes, base=base)
 
 
-def _settings_of_lock(lock: Path, file: Path, own: UvSettings) -> UvSettings:
+def _of_lock(
+    lock: Path,
+    source: Path,
+    exported: Sequence[str],
+    declared: Declared,
+    tables: Sequence[Mapping[str, object]],
+    notes: Sequence[str],
+    *,
+    base: bool,
+) -> Dependencies:
+    """Return what a lock of uv holds for what a file declares, its ``source``."""
+    text = read_text(lock)
+    # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
+    keep = any(entry.keep and entry.name in requirements.BASE_NAMES for entry in declared.entries)
+    found = uv_settings.with_wheels(entries("\n".join(exported)), lock, text)
+    locked = declared._replace(
+        entries=[Entry(0, each.text, keep) for each in found], uv=UvSettings(tables, text if any(tables) else "")
+    )
+    done = _finished(lock, "lock", locked, [f"dependencies come from {lock}", *notes], base=base)
+    if absent := uv_settings.not_locked(declared.entries, name_of(source.parent), text):
+        words = f"uv lock --script {source}" if lock.stem == source.name else "uv lock"
+        note = f"{lock} was made without {', '.join(absent)} of {source}: bring it up to date with {words}"
+        done = replace(done, notes=(*done.notes, note))
+    return done
+
+
+def _tables_of_lock(lock: Path, file: Path, own: UvSettings) -> list[Mapping[str, object]]:
     """Return what uv is told in a project and at the root of its workspace."""
-    tables = [*_uv_files(lock.parent), *own.tables]
     root = lock.with_name(file.name)
-    if root != file and root.is_file():
-        tables.append(_uv_table(root, _toml(root, read_text(root))))
-    return UvSettings(tables, read_text(lock) if any(tables) else "")
+    more = [_uv_table(root, _toml(root, read_text(root)))] if root != file and root.is_file() else []
+    return [*_uv_files(lock.parent), *own.tables, *more]
 
 
 def _uv_files(folder: Path) -> list[Mapping[str, object]]:

@@ -55,12 +55,15 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     listed = ", ".join(f"{name} (imported by {by})" for name, by in sorted(missing.items()))
     names, file = " ".join(packages), found.source or plan.root / "requirements.txt"
     add = f"add {names} to {file}"
+    if found.kind == "lock":
+        of_script = f"--script {file.with_suffix('')} " if file.stem.endswith(".py") else ""
+        add = f"uv add {of_script}{names}"
     if plan.sends_nothing:
         add = f"start it in a folder with a requirements.txt that names {names}"
     return (
         f"the environment of the job will lack what is installed here: {listed}",
         f"{found.source} does not bring {names}" if found.source else "the project has no file that names dependencies",
-        f"uv add {names}" if found.kind == "lock" else add,
+        add,
     )
 
 

@@ -113,7 +113,7 @@ def not_locked(found: Sequence[Entry], project: str, lock: str) -> list[str]:
     head, *sections = lock.split(_PACKAGE)
     own = next((section for section in sections if section.startswith(f'name = "{project}"\n')), "")
     listed = list(_requirements(tomllib.loads(own).get("package", {}).get("metadata", {})))
-    listed += _requirements(tomllib.loads(head).get("manifest", {}))  # of groups without a project
+    listed += _requirements(tomllib.loads(head).get("manifest", {}))  # of a script, and of groups without a project
     locked: dict[str, list[Mapping[str, object]]] = {}
     for each in listed:
         locked.setdefault(each["name"], []).append(each)
@@ -134,7 +134,8 @@ def _is_same(wanted: Requirement, locked: Mapping[str, object]) -> bool:
 
 def _requirements(table: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
     """Yield what a table of a uv.lock requires, itself and by groups."""
-    yield from table.get("requires-dist", ())
+    for name in ("requires-dist", "requirements"):
+        yield from table.get(name, ())
     for groups in (table.get("requires-dev", {}), table.get("dependency-groups", {})):
         for group in groups.values():
             yield from group

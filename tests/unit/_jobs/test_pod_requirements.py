@@ -572,7 +572,7 @@ def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, mo
     with pytest.raises(ImageBuildError) as caught:
         project.asked()
 
-    assert f"{project.root / 'uv.lock'} cannot be read without uv" in caught.value.what
+    assert f"the lock of {project.root} cannot be read without uv" in caught.value.what
     assert caught.value.next == "pip install uv"
 
 

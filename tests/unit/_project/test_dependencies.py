@@ -1127,6 +1127,24 @@ def test_groups_that_a_lock_was_made_of_are_in_it(tree, in_project):
     assert "was made without rich of" in note
 
 
+def test_the_lock_of_a_script_is_read_for_the_script(tree):
+    export, calls = lock(tree, "six==1.16.0", "lib @ git+https://host/lib@0123")
+    script = tree.write("app/train.py", '# /// script\n# dependencies = ["six", "lib", "rich>13"]\n# ///\n')
+    script.write_text(script.read_text().replace("# ///\n", '# [tool.uv.sources]\n# lib = { git = "…" }\n# ///\n'))
+    listed = '{ name = "six" }, { name = "lib", git = "…" }, { name = "rich", specifier = ">12" }'
+    held = tree.write("app/train.py.lock", f"version = 1\n\n[manifest]\nrequirements = [{listed}]\n")
+
+    found = tree.find(script=str(script), export=export)
+
+    assert calls == [(script, [])]
+    assert (found.source, found.kind) == (held, "lock")
+    assert found.lines == ("six==1.16.0", "lib @ git+https://host/lib@0123")
+    assert found.notes == (
+        f"dependencies come from {held}",
+        f"{held} was made without rich>13 of {script}: bring it up to date with uv lock --script {script}",
+    )
+
+
 def test_options_and_constraints_of_a_file_for_dynamic_dependencies_are_no_packages_that_a_lock_lacks(tree):
     export, _ = lock(tree, "six==1.16.0")
     table = '[tool.setuptools.dynamic]\ndependencies = { file = "main.txt" }\n'
