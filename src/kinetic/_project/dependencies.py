@@ -29,6 +29,14 @@ _DYNAMIC = (
     ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files"),
 )
 
+# Of a pyproject.toml, what hold dependencies for other tools, and is not read.
+_TABLES_OF_TOOLS = (
+    ("tool", "poetry", "dependencies"),
+    ("tool", "pixi", "dependencies"),
+    ("tool", "pixi", "pypi-dependencies"),
+    ("tool", "hatch", "envs", "default", "dependencies"),
+)
+
 
 class Declared(NamedTuple):
     """What a table says."""
@@ -205,14 +213,19 @@ def _unread(
     page: Mapping[str, object], project: Mapping[str, object], wanted: Wanted, *, is_dynamic: bool
 ) -> list[str]:
     """Name the tables that hold dependencies and are not read; ``is_dynamic``: none of dynamic ones was."""
-    tool = page.get("tool")
-    poetry = tool.get("poetry") if isinstance(tool, dict) else None
-    found = ["[tool.poetry.dependencies]"] if isinstance(poetry, dict) and poetry.get("dependencies") else []
+    found = [f"[{'.'.join(path)}]" for path in _TABLES_OF_TOOLS if _below(page, path)]
     found += ["[dependency-groups]"] if page.get("dependency-groups") and not wanted.groups else []
     found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") and not wanted.extras else []
     dynamic = project.get("dynamic")
     is_dynamic = is_dynamic and isinstance(dynamic, list) and "dependencies" in dynamic
     found += ['dynamic = ["dependencies"]'] if is_dynamic else []
+    return found
+
+
+def _below(page: Mapping[str, object], path: Sequence[str]) -> object:
+    found: object = page
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
@@ -240,7 +253,15 @@ Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
-_UNREAD = ("environment.yml", "environment.yaml", "Pipfile", "setup.py", "setup.cfg")  # which name some, too
+# Which name some, too.
+_UNREAD = ("environment.yml", "environment.yaml", "Pipfile", "pixi.toml", "pylock.toml", "setup.py", "setup.cfg")
+_OTHER_LOCKS = {  # of other tools than uv, and what turns each into a file that is read
+    "poetry.lock": "poetry export -o requirements.txt",
+    "pdm.lock": "pdm export -o requirements.txt",
+    "pixi.lock": "",
+    "pylock.toml": "",
+    "requirements.lock": "cp requirements.lock requirements.txt",
+}
 _NAMES_DEPENDENCIES = r"(?m)^\s*dependencies\s*="
 _WHEEL = ".whl"
 _NOTHING_MORE = Wanted()
@@ -470,6 +491,10 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
         return _of_lock(lock, file, exported, found, told, notes[1:], base=base)
     if has_lock:
         notes.append(f"{lock} is not read here")
+    for name, export_command in _OTHER_LOCKS.items():
+        if (file.parent / name).is_file():
+            advice = f" ({export_command} makes a file that is read)" if export_command else ""
+            notes.append(f"{file.parent / name} is not read: jobs may get other versions{advice}")
     if not found.entries:
         unread = f"; not read: {', '.join(found.unread)}" if found.unread else ""
         notes.append(f"{file} has no dependencies in [project]: {_only_base(base=base)}{unread}")

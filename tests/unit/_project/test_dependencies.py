@@ -562,6 +562,9 @@ def test_a_comment_inside_a_string_of_toml_keeps_it_too(tree):
 
 UNREAD = {
     "[tool.poetry.dependencies]": '[tool.poetry.dependencies]\nsix = "*"\n',
+    "[tool.pixi.dependencies]": '[tool.pixi.dependencies]\nsix = "*"\n',
+    "[tool.pixi.pypi-dependencies]": '[tool.pixi.pypi-dependencies]\nsix = "*"\n',
+    "[tool.hatch.envs.default.dependencies]": '[tool.hatch.envs.default]\ndependencies = ["six"]\n',
     "[dependency-groups]": '[dependency-groups]\ndev = ["six"]\n',
     "[project.optional-dependencies]": '[project.optional-dependencies]\ntrain = ["six"]\n',
     'dynamic = ["dependencies"]': '[project]\ndynamic = ["version", "dependencies"]\n',
@@ -582,7 +585,7 @@ def test_tables_that_are_not_read_are_named_as_they_stand_in_the_file(tree, name
 
 
 def test_all_tables_that_are_not_read_stand_in_one_note(tree):
-    tree.write("app/pyproject.toml", UNREAD['dynamic = ["dependencies"]'] + "".join([*UNREAD.values()][:3]))
+    tree.write("app/pyproject.toml", UNREAD['dynamic = ["dependencies"]'] + "".join([*UNREAD.values()][:-1]))
 
     assert tree.find().notes[1].endswith(f"not read: {', '.join(UNREAD)}")
 
@@ -663,6 +666,21 @@ def test_a_group_that_is_no_list_of_requirements_is_told_where_it_is_wanted(tree
     told = refused(lambda: tree.find(wanted=Wanted(groups=["odd"])))
 
     assert told[1] == "why:   'odd' of [dependency-groups] is not a list of requirements and groups"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("poetry.lock", " (poetry export -o requirements.txt makes a file that is read)"),
+        ("pdm.lock", " (pdm export -o requirements.txt makes a file that is read)"),
+        ("pylock.toml", ""),
+    ],
+)
+def test_the_lock_of_another_tool_beside_a_pyproject_is_named_as_unread(tree, name, advice):
+    tree.write("app/pyproject.toml", '[project]\ndependencies = ["six"]\n')
+    other = tree.write(f"app/{name}", "")
+
+    assert tree.find().notes[1:] == (f"{other} is not read: jobs may get other versions{advice}",)
 
 
 def test_tables_that_are_wanted_are_not_named_as_unread(tree):
