@@ -321,6 +321,10 @@ class Classifier:
         found = self._look_for(folder)
         return found is not None and (not found.inside or not found.rules.above(f"{found.inside}/__init__.py"))
 
+    def holds(self, top: str) -> bool:
+        """Return whether a job imports a top-level module from its copy of the project, imported here or not."""
+        return any(_file_of(f"{folder}/{top}") for folder in self._searched)
+
     def _find(self, name: str) -> str | None:
         """Do what the job's importer will do: the first folder that has the top-level name decides."""
         top, _, rest = name.partition(".")
@@ -334,7 +338,7 @@ class Classifier:
         """Return whether the job finds a module outside the project there, where functions may import it as well."""
         top, path = name.partition(".")[0], name.replace(".", "/")
         folders, finders = startup_path(os.getcwd())
-        if any(_file_of(f"{folder}/{top}") for folder in self._searched):
+        if self.holds(top):
             # The project comes before all but such finders as those of meson-python and scikit-build-core.
             first = itertools.takewhile(lambda finder: finder is not importlib.machinery.PathFinder, sys.meta_path)
             folders, finders = [], [finder for finder in first if finder in finders]
@@ -484,6 +488,25 @@ def own_distributions(plan: Plan) -> dict[str, dict[str, str]]:
             if (is_own or (origin and _is_sent(plan, origin))) and name not in found:
                 found[name] = {each: text for each in _ABOUT if (text := _fields(f"{folder}/{name}/{each}"))}
     return found
+
+
+def installed_from(plan: Plan) -> list[str]:
+    """Return the folders of the project from which packages without compiled modules are installed here.
+
+    Those of a package that was not installed as editable are not on ``sys.path`` here, and what it consists of is sent.
+    """
+    return [
+        origin
+        for folder in package_folders()
+        for name, origin in _distributions(folder, _settled_stamp(folder))
+        if origin and root.below(origin, os.fspath(plan.root)) is not None and not _is_compiled(f"{folder}/{name}")
+    ]
+
+
+def _is_compiled(about: str) -> bool:
+    with contextlib.suppress(OSError), open(f"{about}/RECORD", encoding="utf-8", errors="replace") as record:
+        return any(line.partition(",")[0].endswith(_COMPILED) for line in record)
+    return False
 
 
 @functools.lru_cache(maxsize=8)

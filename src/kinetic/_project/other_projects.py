@@ -19,12 +19,13 @@ from kinetic._project.root import Plan
 def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
     """Return the plan with the other projects that a job needs.
 
-    Those are the ones that dependencies name by their folders, ``named``, with what they need, and those that modules
-    which are imported now come from. A function may import more of them, and read files that are beside their modules.
+    Those are the ones that dependencies name by their folders, ``named``, with what they need, those of this project
+    that are installed here, and those that modules which are imported now come from. A function may import more of
+    them, and read files that are beside their modules.
     """
     folders: dict[str, None] = {}
     startup = modules.startup_path(root.current_folder())[0]
-    for project in named:
+    for project in dict.fromkeys([*named, *modules.installed_from(plan)]):
         known = [folder for folder in startup if project_of(folder) == project]
         source = f"{project}/src"
         folders.update(dict.fromkeys(known or [source if os.path.isdir(source) else project]))

@@ -10,11 +10,12 @@ import json
 import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 import kinetic
-from kinetic._project import modules
+from kinetic._project import modules, other_projects
 from kinetic._project.modules import classify, shipped, stale_modules
 from kinetic._project.root import find_root
 
@@ -432,3 +433,30 @@ def test_nothing_is_told_of_a_project_that_is_not_installed(project):
     without_the_file = modules.own_distributions(plan)
 
     assert without_a_name == without_the_file == {}
+
+
+@pytest.mark.parametrize(
+    ("installed", "record", "expected"),
+    [
+        (".", "acme/__init__.py,,\n", "src"),
+        ("packages/acme", "acme/__init__.py,,\n", "packages/acme/src"),
+        (".", f"acme/_fast{importlib.machinery.EXTENSION_SUFFIXES[0]},,\n", None),
+        ("../elsewhere", "acme/__init__.py,,\n", None),
+    ],
+    ids=["of the project", "of a member", "with a compiled module", "of another project"],
+)
+def test_a_job_elsewhere_imports_what_is_installed_from_the_project_from_its_copy(
+    project, tmp_path, monkeypatch, installed, record, expected
+):
+    folder = Path(os.path.normpath(project / installed))
+    write(folder, "src/acme/__init__.py", "")
+    about = tmp_path / "site-packages" / "acme-1.0.dist-info"
+    write(about, "RECORD", record)
+    (about / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {}}))
+    monkeypatch.syspath_prepend(str(about.parent))
+
+    plan = other_projects.with_them(plan_of(project))
+
+    assert set(plan.sys_path_rel) == {"", expected or ""}
+    assert plan.beside == ()
+    assert modules.classifier(plan).holds("acme") == bool(expected)
