@@ -36,6 +36,31 @@ def test_the_path_keeps_the_order_that_the_client_had(project) -> None:
     assert last_json(out) == ["second", ["second", "first"]]
 
 
+def test_a_folder_above_the_script_hides_no_installed_package_that_has_its_name(project) -> None:
+    project.write("pyproject.toml", "")
+    project.write("cloudpickle/__init__.py", "raise ImportError('a folder of the project')")
+    project.write("click.py", "raise ImportError('a module of the project')")
+    project.write("ours/__init__.py", "NAME = 'ours'")
+    script = project.write(
+        "scripts/train.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            import click
+            import ours
+            return callable(click.echo), ours.NAME
+
+        print(train())
+        """,
+    )
+
+    done = project.execute(sys.executable, str(script))
+
+    assert done.stdout == "(True, 'ours')\n", done.stderr
+
+
 def test_packages_of_a_folder_that_a_script_put_on_the_path_are_found(project, tmp_path: Path) -> None:
     for folder, name in (("lib/site-packages", "near"), ("target", "far")):  # the other as `pip install --target` does
         (tmp_path / folder / name).mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -37,6 +38,8 @@ class Plan:
     # the file whose own metadata says what is installed; "" for none, None for the function's. Not sent
     source: str | None = field(default=None, compare=False)
     sends_nothing: bool = field(default=False, compare=False)  # the root is an empty folder. Not sent
+    # the job searches the root after installed packages: it has modules with the names of some
+    root_last: bool = False
     same_python: bool = False  # the job begins as this process did: with PYTHONPATH, and what is editable. Not sent
     # other projects that are sent with it: the folder of each, by where it is in the job's copy
     beside: tuple[tuple[str, str], ...] = ()
@@ -62,7 +65,7 @@ class Plan:
             "root": str(self.root),
             "entry_rel": self.entry_rel,
             "cwd_rel": self.cwd_rel,
-            "sys_path_rel": list(self.sys_path_rel),
+            "sys_path_rel": [entry for entry in self.sys_path_rel if entry or not self.root_last],
             **({"beside": dict(self.beside)} if self.beside else {}),
         }
 
@@ -110,7 +113,7 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
         root = _detect(entry, home)
     _refuse_too_wide(root, home, chosen=bool(chosen))
     plan = Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
-    plan = replace(plan, sends_nothing=bool(nothing))
+    plan = replace(plan, sends_nothing=bool(nothing), root_last=_hides_installed(root, here))
     why, next_ = folders.why_not_utf8("".join(plan.folders()))
     if why:
         raise ProjectRootError(f"the project's folder cannot be used: {root}", why=why, next=next_)
@@ -305,6 +308,33 @@ def _search_path(root: str, here: str, others: Mapping[str, str] = MappingProxyT
             found.setdefault(relative)
     found.setdefault("")  # last, so that it shadows nothing the client found elsewhere
     return tuple(found)
+
+
+def _hides_installed(root: str, here: str) -> bool:
+    """Return whether the root has modules that this process finds among installed ones, which it searches before it."""
+    path = [os.path.normpath(os.path.join(here, item)) for item in sys.path if isinstance(item, str)]
+    libraries = list(filter(is_installed, path))
+    before = path[: path.index(libraries[0])] if libraries else path
+    if any(below(folder, root) == "" for folder in before):
+        return False
+    known = {_module_of(entry) for folder in libraries for entry in _entries_of(folder)}
+    own = {name: f"{root}/{entry}" for entry in _entries_of(root) if (name := _module_of(entry)) in known}
+    return any(
+        (file.endswith(".py") or os.path.isfile(f"{file}/__init__.py"))
+        and not str(getattr(sys.modules.get(name), "__file__", "")).startswith(file)  # as what pytest imports
+        for name, file in own.items()
+    )
+
+
+def _entries_of(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _module_of(entry: str) -> str:
+    """Return the top-level module that a file or folder may be."""
+    return entry.partition(".")[0]
 
 
 def _in_environment(root: str, relative: str) -> bool:

@@ -368,6 +368,40 @@ def test_the_root_comes_last_in_the_search_path_when_the_client_had_not_got_it(h
     assert find_root(module.train).sys_path_rel == ("src", "")
 
 
+@pytest.mark.parametrize(
+    ("path", "in_root", "is_last"),
+    [
+        (["src", "site-packages"], "package/__init__.py", True),
+        (["src", "site-packages"], "module.py", True),
+        (["src", "site-packages", ""], "module.py", True),
+        (["", "site-packages"], "module.py", False),
+        (["src", "site-packages"], "other.py", False),
+        (["src", "site-packages"], "package/data.csv", False),
+        (["src", "site-packages"], "imported.py", False),
+    ],
+)
+def test_a_root_that_would_hide_installed_modules_comes_after_them(
+    tmp_path, home, load, monkeypatch, path, in_root, is_last
+):
+    module = load(home / "project" / "src" / "train.py")
+    project, installed = home / "project", tmp_path / "site-packages"
+    (project / "pyproject.toml").touch()
+    (installed / "package").mkdir(parents=True)
+    for name in ("module.py", "imported.py"):
+        (installed / name).touch()
+    (project / in_root).parent.mkdir(exist_ok=True)
+    (project / in_root).touch()
+    imported = ModuleType("imported")
+    imported.__file__ = str(project / "imported.py")  # as by pytest, which searches no path
+    monkeypatch.setitem(sys.modules, "imported", imported)
+    places = {"site-packages": str(installed)}
+    monkeypatch.setattr(sys, "path", [places.get(entry, os.path.join(project, entry).rstrip("/")) for entry in path])
+
+    page = find_root(module.train).to_json()
+
+    assert page["sys_path_rel"] == ([each for each in path if each == "src"] + ([] if is_last else [""]))
+
+
 def test_environments_below_the_root_never_enter_the_search_path(home, load, monkeypatch):
     project = home / "project"
     module = load(project / "train.py")

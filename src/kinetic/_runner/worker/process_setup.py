@@ -124,7 +124,8 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
     about = _write_metadata(workspace.with_name(f"{workspace.name}.metadata"), plan.get("distributions", {}))
     named = plan.get("python_path", ())  # relative to the client's folder, so the supervisor does not have it
-    sys.path[:] = dict.fromkeys([*ours, *about, *named, runner, *others, *plan.get("libraries", ())])
+    libraries = plan.get("libraries", ())
+    sys.path[:] = dict.fromkeys([*ours, *about, *named, runner, *others, *libraries, str(workspace)])
     if preloaded := sys.modules.get("kinetic._runner.worker.preloaded_modules"):  # most pods have one job
         preloaded.drop_shadowed(ours)
     if "KINETIC_SUPERVISOR" in os.environ:
