@@ -141,7 +141,7 @@ class _Imports:
         with contextlib.suppress(ImportError, ValueError, AttributeError):
             spec = importlib.util.find_spec(first)
             places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
-            is_sent = modules.classifier(self._plan).holds(first)  # installed from this project
+            is_sent = modules.classifier(self._plan).holds(first) and not any(map(modules.is_compiled, places))
             if not is_sent and any(root.is_installed(place) for place in places):
                 self._found[first] = by
 

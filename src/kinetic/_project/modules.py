@@ -509,6 +509,13 @@ def _is_compiled(about: str) -> bool:
     return False
 
 
+def is_compiled(place: str | None) -> bool:
+    """Return whether a module, or one in the folder of a package, is compiled."""
+    if place is None or os.path.isfile(place):
+        return str(place).endswith(_COMPILED)
+    return any(file.endswith(_COMPILED) for _, _, files in os.walk(place) for file in files)
+
+
 @functools.lru_cache(maxsize=8)
 def _distributions(folder: str, _stamp: object) -> list[tuple[str, str]]:
     """Return what is installed in a folder, and from which folder each was, by the ``direct_url.json`` of PEP 610."""

@@ -318,11 +318,11 @@ def _hides_installed(root: str, here: str) -> bool:
     if any(below(folder, root) == "" for folder in before):
         return False
     known = {_module_of(entry) for folder in libraries for entry in _entries_of(folder)}
-    own = {name: f"{root}/{entry}" for entry in _entries_of(root) if (name := _module_of(entry)) in known}
+    own = [(name, f"{root}/{entry}") for entry in _entries_of(root) if (name := _module_of(entry)) in known]
     return any(
         (file.endswith(".py") or os.path.isfile(f"{file}/__init__.py"))
         and not str(getattr(sys.modules.get(name), "__file__", "")).startswith(file)  # as what pytest imports
-        for name, file in own.items()
+        for name, file in own
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.machinery
 import sys
 import types
 
@@ -122,6 +123,20 @@ def test_a_function_that_imports_less_is_told_less(project) -> None:
 
     assert "plots (imported by other)" in what
     assert "apart" not in what
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_installed_from_the_project_itself_is_missing_only_if_it_is_compiled(project, compiled) -> None:
+    (project / "apart_module").mkdir()
+    (project / "apart_module" / "__init__.py").touch()
+    if compiled:
+        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+        (project.parent / "site-packages" / "apart_module" / f"_fast{suffix}").touch()
+    sys.path.append(sys.path.pop(sys.path.index(str(project))))  # as of a script in a folder below
+
+    found = told(project, "image-tools", "plots", "more")
+
+    assert (found is not None and "apart_module (imported by train)" in found[0]) == compiled
 
 
 def test_a_lock_names_all_there_is(project) -> None:

@@ -391,6 +391,8 @@ def test_a_root_that_would_hide_installed_modules_comes_after_them(
         (installed / name).touch()
     (project / in_root).parent.mkdir(exist_ok=True)
     (project / in_root).touch()
+    for name in ("package.egg-info", "a.egg-info"):
+        (project / name).mkdir()
     imported = ModuleType("imported")
     imported.__file__ = str(project / "imported.py")  # as by pytest, which searches no path
     monkeypatch.setitem(sys.modules, "imported", imported)
