@@ -39,6 +39,8 @@ _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
 _REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
+_OF_CONDA = rf"\A(?:{CONSTRAINT})?([\w.-]+)\s*=\s*([\w.]+)(?:=\S*)?\Z"  # name=version=build
+
 _SETTINGS = "what its [tool.uv] says"  # an address in it may hold a password
 
 _INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
@@ -255,8 +257,14 @@ def is_kinetic(entry: Entry) -> bool:
 
 
 def reject_local(found: Sequence[Entry], source: Path) -> None:
-    """Reject the first entry that names something which only this machine has; the message names file and line."""
+    """Reject the first entry that no job can install; the message names file and line.
+
+    It names something which only this machine has, or is of conda.
+    """
     for entry in found:
+        if match := re.match(_OF_CONDA, entry.text):
+            why = "it is a line of conda, as conda list --export writes it, and not one of pip"
+            reject(entry, source, why, f"write {match[1]}=={match[2]} if the package index has that version")
         if problem := _local_reference(entry.text):
             reason, advice = problem
             if entry.text.startswith(CONSTRAINT):

@@ -1047,6 +1047,18 @@ def test_kinetic_itself_may_come_from_elsewhere_as_every_job_brings_its_own(tree
     assert tree.find().lines == ("six",)
 
 
+@pytest.mark.parametrize("line", ["numpy=1.26.4=py311h64a7726_0", "numpy=1.26.4", "numpy = 1.26.4"])
+def test_a_line_of_conda_is_refused_before_a_job_waits_for_a_machine(tree, line):
+    tree.write("app/requirements.txt", "-r more.txt\n")
+    file = tree.write("app/more.txt", f"# platform: linux-64\nsix==1.16\n{line}\n")
+
+    what, why, next_ = refused(tree.find)
+
+    assert what == f"{file}, line 3 cannot be installed in a job: {line} [dependency]"
+    assert why == "why:   it is a line of conda, as conda list --export writes it, and not one of pip"
+    assert next_ == "next:  write numpy==1.26.4 if the package index has that version"
+
+
 # -------------------------------------------------------------------------------------------------------------- uv.lock
 
 
