@@ -20,7 +20,7 @@ from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._images import image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
-from kinetic._project import dependencies, root
+from kinetic._project import dependencies, pip_settings, root
 from kinetic._project.dependencies import Dependencies, Wanted
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
@@ -325,7 +325,7 @@ def find_dependencies(
 ) -> Dependencies:
     """Find what the project of a function, whose own file may say so as well, needs installed."""
     options = config_options.read_project_options(plan.root)
-    return dependencies.find(
+    found = dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)) if plan.source is None else plan.source or None,
         wanted=Wanted(options.extras, options.groups),
@@ -333,6 +333,9 @@ def find_dependencies(
         base=base,
         environ=environ,
     )
+    is_resolved = found.kind != "lock" and (found.lines or base)
+    told = pip_settings.note(found.lines, environ) if is_resolved else ""
+    return replace(found, notes=(*found.notes, told)) if told else found
 
 
 def _dependencies(

@@ -1,0 +1,63 @@
+"""Indexes that only pip knows: when a message names them, and what it shows."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from kinetic._project import pip_settings
+from kinetic._wire.python_runtime import SETTING
+
+ACME = "https://ci:secret-word@pypi.acme.example/simple"
+
+
+@pytest.fixture
+def environ(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    return {"HOME": str(tmp_path)}
+
+
+def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ):
+    note = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": ACME})
+
+    assert note == (
+        "pip uses https://pypi.acme.example/simple (PIP_INDEX_URL), and uv, which installs for jobs, does not: "
+        "export UV_DEFAULT_INDEX=https://pypi.acme.example/simple"
+    )
+
+
+@pytest.mark.parametrize("place", [".config/pip/pip.conf", ".pip/pip.conf", "venv/pip.conf", "named.conf"])
+def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, place):
+    file = tmp_path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[global]\ntimeout = 60\nextra-index-url =\n    {ACME}\n    https://other.example/simple\n")
+
+    note = pip_settings.note([], environ | {"PIP_CONFIG_FILE": str(tmp_path / "named.conf")})
+
+    assert f"https://other.example/simple ({file}), and uv" in note
+    assert note.endswith("export UV_INDEX='https://pypi.acme.example/simple https://other.example/simple'")
+    assert "secret-word" not in note
+
+
+@pytest.mark.parametrize(
+    ("lines", "more"),
+    [
+        (["--index-url https://pypi.acme.example/simple", "six"], {}),
+        (["six", f'{SETTING}tool.uv.index = [{{url = "https://pypi.acme.example/simple"}}]'], {}),
+        (["six"], {"UV_DEFAULT_INDEX": "https://pypi.acme.example/simple"}),
+        (["six"], {"PIP_INDEX_URL": "https://pypi.org/simple"}),
+    ],
+)
+def test_nothing_is_told_where_uv_knows_an_index_or_pip_has_the_usual_one(environ, lines, more):
+    assert pip_settings.note(lines, environ | {"PIP_INDEX_URL": ACME} | more) == ""
+
+
+def test_nothing_is_told_where_a_file_of_uv_or_none_of_pip_can_be_read(environ, tmp_path):
+    for folder, name, text in (("uv", "uv.toml", ""), ("pip", "pip.conf", f"index-url = {ACME}")):
+        (tmp_path / ".config" / folder).mkdir(parents=True)
+        (tmp_path / ".config" / folder / name).write_text(text)
+    with_uv = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": ACME})
+    (tmp_path / ".config" / "uv" / "uv.toml").unlink()
+
+    assert (with_uv, pip_settings.note(["six"], environ)) == ("", "")
