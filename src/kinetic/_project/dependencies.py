@@ -236,12 +236,13 @@ def _uv_table(file: Path, page: Mapping[str, object]) -> Mapping[str, object]:
 def _reject_sources(file: Path, uv: Mapping[str, object], found: Sequence[Entry]) -> None:
     """Reject what uv would take from elsewhere: on the index, another package may have that name."""
     elsewhere = {normalised(name) for name in _table(file, uv, "sources", "tool.uv.")}
+    locking = f"uv lock --script {file}" if file.suffix == ".py" else "uv lock beside a pyproject.toml"
     for entry in found:
         if entry.name in elsewhere - python_runtime.NAMES:  # ours is taken out anyway
             raise OptionError(
                 f"{file} takes {entry.name} from a place of its own",
                 why=f"[tool.uv.sources] names it, and the index may hold another package called {entry.name}",
-                next="run uv lock beside a pyproject.toml; or write the address itself: name @ git+https://…",
+                next=f"run {locking}; or write the address itself: name @ git+https://…",
                 code="dependency",
             )
 

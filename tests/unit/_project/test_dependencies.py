@@ -764,6 +764,15 @@ def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tr
     ]
 
 
+def test_a_script_that_takes_a_package_from_elsewhere_is_advised_to_lock_itself(tree):
+    block = '# /// script\n# dependencies = ["lib"]\n# [tool.uv.sources]\n# lib = { path = "../lib" }\n# ///\n'
+    script = tree.write("app/train.py", block)
+
+    *_, next_ = refused(lambda: tree.find(script=str(script)))
+
+    assert next_ == f"next:  run uv lock --script {script}; or write the address itself: name @ git+https://…"
+
+
 INDEXES = """
 [[tool.uv.index]]
 name = "acme"
