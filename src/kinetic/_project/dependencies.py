@@ -370,7 +370,8 @@ def find(
         return _of_project(file, wanted, export, notes, base=base)
     if any(wanted):
         notes.append(f"extras and groups have no meaning for {file}: {wanted}")
-    return _finished(file, "requirements", Declared(requirements.read(file)), notes, base=base)
+    declared = Declared(requirements.read(file), uv=_settings_beside(file))
+    return _finished(file, "requirements", declared, notes, base=base)
 
 
 def _with_needs(
@@ -534,6 +535,16 @@ def _tables_of_lock(lock: Path, file: Path, own: UvSettings) -> list[Mapping[str
     root = lock.with_name(file.name)
     more = [_uv_table(root, _toml(root, read_text(root)))] if root != file and root.is_file() else []
     return [*_uv_files(lock.parent), *own.tables, *more]
+
+
+def _settings_beside(file: Path) -> UvSettings:
+    """Return what uv is told beside a requirements file; ``[tool.uv.sources]`` is of the pyproject.toml alone."""
+    tables, about = _uv_files(file.parent), file.with_name("pyproject.toml")
+    text = read_text(about) if about.is_file() else ""
+    if "tool.uv" in text:
+        table = _uv_table(about, _toml(about, text))
+        tables.append({key: value for key, value in table.items() if key != "sources"})
+    return UvSettings(tables)
 
 
 def _uv_files(folder: Path) -> list[Mapping[str, object]]:

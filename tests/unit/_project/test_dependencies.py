@@ -898,6 +898,28 @@ def test_a_folder_that_uv_looks_into_without_a_lock_is_told(tree):
     assert f"{file} looks for packages in a folder, which jobs do not: ./wheels" in tree.find().notes
 
 
+@pytest.mark.parametrize("name", ["uv.toml", "pyproject.toml"])
+def test_settings_of_uv_beside_a_requirements_file_count_as_for_uv_pip(tree, name):
+    tree.write("app/requirements.txt", "six\n")
+    is_project = name == "pyproject.toml"
+    text = INDEXES if is_project else INDEXES.replace("[tool.uv]\n", "").replace("tool.uv.", "")
+    more = '[project]\ndependencies = ["six", "rich"]\n[tool.uv.sources]\nsix = { index = "acme" }\n'
+    if not is_project:  # a key below a table would be of that
+        text = 'override-dependencies = ["six>=1.16"]\n' + text.partition("override-dependencies")[0]
+    tree.write(f"app/{name}", (more if is_project else "") + text)
+
+    found = tree.find()
+
+    told = settings_of(found)["tool"]["uv"]
+    assert found.lines[0] == "six"
+    assert [index["url"] for index in told["index"]] == [
+        "https://pypi.acme.example/simple/",
+        "https://mirror.example/simple",
+    ]
+    assert told["override-dependencies"] == ["six>=1.16"]
+    assert "sources" not in told
+
+
 @pytest.mark.parametrize("has_lock", [True, False])
 def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_from_a_lock(tree, has_lock):
     dates = {"exclude-newer": "2024-01-01T00:00:00Z", "exclude-newer-package": {"six": "2025-01-01", "idna": False}}
