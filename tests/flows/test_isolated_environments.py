@@ -263,6 +263,32 @@ def test_a_stranger_of_our_name_is_not_installed_even_where_another_package_want
     assert (done.stdout, done.stderr) == ("None\n", "")
 
 
+@pytest.mark.parametrize("name", ["UV_CONSTRAINT", "UV_OVERRIDE"])
+def test_a_file_of_versions_that_a_variable_names_counts_as_it_is_now(cache, tmp_path, monkeypatch, name):
+    file = tmp_path / "versions.txt"
+    monkeypatch.setenv(name, str(file))
+    found = []
+
+    for version in ("1.16.0", "1.15.0"):
+        file.write_text(f"six=={version}\n")
+        python = ready(cache, ["six"])
+        found.append(run_in(python, "import six; print(six.__version__)").stdout.strip())
+
+    assert found == ["1.16.0", "1.15.0"]
+
+
+def test_the_lock_of_a_project_is_read_whatever_variables_name_another_one(tmp_path, monkeypatch):
+    for name, package in (("ours", "six"), ("other", "idna")):
+        (tmp_path / name).mkdir()
+        table = f'[project]\nname = "{name}"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        (tmp_path / name / "pyproject.toml").write_text(f'{table}dependencies = ["{package}"]\n')
+        subprocess.run([*uv.uv_command(), "lock", "--quiet"], cwd=tmp_path / name, check=True)
+    monkeypatch.setenv("UV_PROJECT", str(tmp_path / "other"))
+    monkeypatch.setenv("UV_NO_SOURCES", "1")  # no option that goes with --frozen
+
+    assert [line.partition("==")[0] for line in uv.export_lock(tmp_path / "ours") if "==" in line] == ["six"]
+
+
 def test_a_lock_keeps_its_hashes_and_a_file_that_is_another_one_is_not_installed(cache, tmp_path):
     project = tmp_path / "project"
     project.mkdir()

@@ -238,7 +238,7 @@ def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Se
     (build / locks.FILE).write_text(lock.text)
     python = str(build / "bin" / "python")
     words = ["pip", "install", "--preview-features", "pylock", "--python", python, "--requirement", locks.FILE]
-    done = uv.run_uv(words, build, say, indexes=indexes)  # a lock has addresses of files, and no login
+    done = uv.run_uv(words, build, say, indexes=indexes, from_lock=True)  # a lock has addresses of files, and no login
     if done.status and (refused := locks.refusal(done)):
         raise refused
     if done.status:

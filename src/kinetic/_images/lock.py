@@ -44,10 +44,11 @@ _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
 _SECRET_FIELDS = re.compile(r"token|secret|password|signature|credential|api_?key|^sig$", re.IGNORECASE)
+_FILES_OF_UV = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # each names files, between spaces
 # What decides from where and how packages come; values may hold passwords, so only their hashes are in a key.
 INDEX_VARIABLES = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
-    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_TORCH_BACKEND",
+    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_TORCH_BACKEND", "UV_CONFIG_FILE", *_FILES_OF_UV,
 )  # fmt: skip
 
 
@@ -140,8 +141,18 @@ def with_built(lock: Lock, built: Sequence[Wheel]) -> Lock:
 def key_of(lines: Sequence[str], platform: Platform, environ: Mapping[str, str]) -> str:
     """Return the key of a lock: of the lines, the platform and the settings of indexes, without secrets."""
     settings = {name: environ[name] for name in INDEX_VARIABLES if environ.get(name)}
+    for name in settings.keys() & {*_FILES_OF_UV, "UV_CONFIG_FILE"}:
+        files = settings[name].split() if name in _FILES_OF_UV else [settings[name]]
+        settings[name] += "".join(map(_text_of, files))
     page = [FORMAT, [" ".join(line.split()) for line in lines], platform.python, platform.tag, settings]
     return hashlib.sha256(json.dumps(page, sort_keys=True).encode()).hexdigest()
+
+
+def _text_of(file: str) -> str:
+    try:
+        return f"\n{Path(file).read_text(encoding='utf-8', errors='replace')}"
+    except OSError:  # uv says what is wrong with it
+        return ""
 
 
 def resolve(

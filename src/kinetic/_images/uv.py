@@ -23,9 +23,11 @@ _INDENT = "\n       "  # below the first line of "why:   "
 
 # What would send uv to another interpreter or folder than the one that we name.
 _MISLEADING = frozenset(
-    "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_VENV_CLEAR "
-    "UV_WORKING_DIR VIRTUAL_ENV".split()
+    "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET "
+    "UV_VENV_CLEAR UV_WORKING_DIR VIRTUAL_ENV".split()
 )
+# What has decided about a lock when it was made, and uv accepts no more (0.13).
+_DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_NO_SOURCES")
 _LOGIN = r"(?<=://)[^\s/@]+@"
 
 
@@ -116,16 +118,18 @@ def run_uv(
     *,
     overrides: str = "",
     indexes: Sequence[str] = (),
+    from_lock: bool = False,
     stop: Stop | None = None,
 ) -> UvResult:
     """Run uv in a folder, and report what it writes.
 
     ``overrides`` names a file with overrides, or is "". ``indexes`` are addresses whose logins uv is to use, too, some
-    with a name before them; its arguments would show them to every user of this machine.
+    with a name before them; its arguments would show them to every user of this machine. ``from_lock``: it installs
+    what a lock names.
     """
     last: deque[str] = deque(maxlen=_LAST)
     killing = stop.killing if stop is not None else contextlib.nullcontext
-    environ = _uv_environment()
+    environ = _uv_environment(*(_DECIDED if from_lock else ()))
     if indexes:
         environ["UV_INDEX"] = " ".join([*environ.get("UV_INDEX", "").split(), *indexes])
     with subprocess.Popen(
@@ -187,7 +191,7 @@ def export_lock(place: Path, extras: Sequence[str] = (), groups: Sequence[str] =
     done = subprocess.run(
         [*uv_command(), *EXPORT.split(), *words, *of_script],
         cwd=folder,
-        env=_uv_environment(),
+        env=_uv_environment(*_DECIDED),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -209,6 +213,6 @@ def base_interpreter() -> str:
     return os.path.realpath((own == sys.executable and getattr(sys, "_base_executable", None)) or own)
 
 
-def _uv_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
+def _uv_environment(*without: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING.union(without)}
     return kept | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}

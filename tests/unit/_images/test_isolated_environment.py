@@ -168,7 +168,15 @@ def test_nothing_is_installed_where_nothing_is_declared(fake, cache):
 
 
 def test_settings_that_would_send_uv_elsewhere_are_taken_from_it_and_the_users_index_is_not(fake, cache, monkeypatch):
-    for name in ("VIRTUAL_ENV", "UV_PYTHON", "UV_TARGET", "UV_SYSTEM_PYTHON", "PYTHONHOME", "UV_DEFAULT_INDEX"):
+    for name in (
+        "VIRTUAL_ENV",
+        "UV_PROJECT",
+        "UV_PYTHON",
+        "UV_TARGET",
+        "UV_SYSTEM_PYTHON",
+        "PYTHONHOME",
+        "UV_DEFAULT_INDEX",
+    ):
         monkeypatch.setenv(name, "" if name == "PYTHONHOME" else "elsewhere")
 
     ready(cache)

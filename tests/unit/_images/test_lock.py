@@ -407,6 +407,18 @@ def test_a_damaged_lock_is_an_error_with_a_way_out(text: str) -> None:
         lock.read(HERE, text)
 
 
+@pytest.mark.parametrize("name", ["UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_CONFIG_FILE"])
+def test_the_key_of_a_lock_changes_with_the_files_that_a_variable_names(tmp_path, name) -> None:
+    file = tmp_path / ("a folder" if name == "UV_CONFIG_FILE" else "folder") / "file"
+    file.parent.mkdir()
+    keys = [lock.key_of(["a"], HERE, {}), lock.key_of(["a"], HERE, {name: str(file)})]
+    for text in ("b<2", "b<1"):
+        file.write_text(text)
+        keys.append(lock.key_of(["a"], HERE, {name: str(file)}))
+
+    assert len(set(keys)) == len(keys)
+
+
 def test_the_key_of_a_lock_changes_with_what_changes_its_result_and_has_no_secret() -> None:
     keys = {
         lock.key_of(lines, where, environ)
