@@ -26,6 +26,9 @@ _MISLEADING = frozenset(
     "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET "
     "UV_VENV_CLEAR UV_WORKING_DIR VIRTUAL_ENV".split()
 )
+# Variables with paths, and what is between them.
+_PATHS = dict.fromkeys(("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT"), " ")
+_PATHS |= {"UV_FIND_LINKS": ",", "UV_CONFIG_FILE": "", "UV_CACHE_DIR": ""}
 # What has decided about a lock when it was made, and uv accepts no more (0.13).
 _DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_NO_SOURCES")
 _LOGIN = r"(?<=://)[^\s/@]+@"
@@ -214,5 +217,10 @@ def base_interpreter() -> str:
 
 
 def _uv_environment(*without: str) -> dict[str, str]:
+    """Return the variables for uv, which runs in another folder than the one that relative paths mean."""
     kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING.union(without)}
+    for name, separator in _PATHS.items():
+        if value := kept.get(name):
+            each = value.split(separator) if separator else [value]
+            kept[name] = separator.join(path if "://" in path else os.path.abspath(path) for path in each if path)
     return kept | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}

@@ -187,6 +187,22 @@ def test_settings_that_would_send_uv_elsewhere_are_taken_from_it_and_the_users_i
     assert environment["UV_PYTHON_DOWNLOADS"] == "never"
 
 
+def test_relative_paths_in_variables_of_uv_mean_the_folder_of_the_user(fake, cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"UV_CONSTRAINT": "a.txt /b.txt", "UV_FIND_LINKS": "wheels,https://host/all.html"}
+    given["UV_CONFIG_FILE"] = "u v.toml"
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    ready(cache)
+
+    assert {name: fake.calls[0]["environment"][name] for name in given} == {
+        "UV_CONSTRAINT": f"{tmp_path}/a.txt /b.txt",
+        "UV_FIND_LINKS": f"{tmp_path}/wheels,https://host/all.html",
+        "UV_CONFIG_FILE": f"{tmp_path}/u v.toml",
+    }
+
+
 def test_what_happens_is_said_line_by_line(fake, cache, tmp_path):
     said = []
 

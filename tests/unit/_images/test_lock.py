@@ -107,7 +107,8 @@ def test_constraints_of_lines_and_of_a_variable_count_both(publish, tmp_path, mo
         publish("alpha", version)
         publish("beta", version)
     (tmp_path / "mine.txt").write_text("alpha<2\n")
-    monkeypatch.setenv("UV_CONSTRAINT", str(tmp_path / "mine.txt"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UV_CONSTRAINT", "mine.txt")
 
     found = resolved("alpha", "beta", "-c beta<3")
 
