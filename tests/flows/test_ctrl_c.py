@@ -26,6 +26,17 @@ WORK = """
             time.sleep(0.01)
         return "stayed"
 """
+WAITING = """
+        import os, time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(number):
+            while not os.path.exists("GO"):
+                time.sleep(0.02)
+
+        if __name__ == "__main__":
+"""
 
 
 def wait_for_the_end_of_the_main_thread(pid: int) -> None:
@@ -368,16 +379,8 @@ def test_ctrl_c_says_once_that_the_process_stays_to_submit_a_batch_whatever_it_w
     go = tmp_path / "go"
     project.write(
         "stays.py",
-        f"""
-        import os, time
-        import kinetic
-
-        @kinetic.run(accelerator="cpu")
-        def f(number):
-            while not os.path.exists({str(go)!r}):
-                time.sleep(0.02)
-
-        if __name__ == "__main__":
+        WAITING.replace("GO", str(go))
+        + f"""
             batch = f.run_async_map([1, 2, 3], max_concurrent=1)
             print(batch.group_id, flush=True)
             {waits}
@@ -411,16 +414,8 @@ def test_a_program_that_stays_to_submit_a_batch_says_so_once_it_has_nothing_else
     go = home.parent / "go"
     project.write(
         "ends.py",
-        f"""
-        import os, time
-        import kinetic
-
-        @kinetic.run(accelerator="cpu")
-        def f(number):
-            while not os.path.exists({str(go)!r}):
-                time.sleep(0.02)
-
-        if __name__ == "__main__":
+        WAITING.replace("GO", str(go))
+        + f"""
             print(f.run_async_map([1, 2, 3], {how}).group_id)
         """,
     )

@@ -31,8 +31,10 @@ def note(lines: Sequence[str], environ: Mapping[str, str]) -> str:
     configured = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     if any(os.path.isfile(file) for file in (f"{configured}/uv/uv.toml", "/etc/uv/uv.toml")):
         return ""
-    files = ["/etc/pip.conf", f"{home}/.pip/pip.conf", f"{configured}/pip/pip.conf", f"{sys.prefix}/pip.conf"]
-    for where, key, value in (*_in_variables(environ), *_in_files([*files, environ.get("PIP_CONFIG_FILE", "")])):
+    named = environ.get("PIP_CONFIG_FILE", "")
+    folders = ("/etc", f"{home}/.pip", f"{home}/Library/Application Support/pip", f"{configured}/pip", sys.prefix)
+    files = [] if named == os.devnull else [*(f"{folder}/pip.conf" for folder in folders), named]
+    for where, key, value in (*_in_variables(environ), *_in_files(files)):
         addresses = [re.sub(_LOGIN, "", each) for each in value.split() if not re.match(_USUAL, each)]
         if addresses:
             found = " ".join(addresses)

@@ -321,7 +321,7 @@ def _hides_installed(root: str, here: str) -> bool:
     own = [(name, f"{root}/{entry}") for entry in _entries_of(root) if (name := _module_of(entry)) in known]
     return any(
         (file.endswith(".py") or os.path.isfile(f"{file}/__init__.py"))
-        and not str(getattr(sys.modules.get(name), "__file__", "")).startswith(file)  # as what pytest imports
+        and getattr(sys.modules.get(name), "__file__", "") not in {file, f"{file}/__init__.py"}  # as pytest imports it
         for name, file in own
     )
 

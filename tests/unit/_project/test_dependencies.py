@@ -920,6 +920,12 @@ def test_settings_of_uv_beside_a_requirements_file_count_as_for_uv_pip(tree, nam
     assert "sources" not in told
 
 
+def test_a_date_without_quotes_is_one_for_uv_and_for_jobs(tree):
+    tree.write("pyproject.toml", "[tool.uv]\nexclude-newer = 2024-01-01T00:00:00Z\n")
+
+    assert settings_of(tree.find())["tool"]["uv"] == {"exclude-newer": "2024-01-01T00:00:00+00:00"}
+
+
 @pytest.mark.parametrize("has_lock", [True, False])
 def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_from_a_lock(tree, has_lock):
     dates = {"exclude-newer": "2024-01-01T00:00:00Z", "exclude-newer-package": {"six": "2025-01-01", "idna": False}}

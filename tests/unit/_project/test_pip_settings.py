@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -27,7 +28,16 @@ def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ):
     )
 
 
-@pytest.mark.parametrize("place", [".config/pip/pip.conf", ".pip/pip.conf", "venv/pip.conf", "named.conf"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".config/pip/pip.conf",
+        ".pip/pip.conf",
+        "Library/Application Support/pip/pip.conf",
+        "venv/pip.conf",
+        "named.conf",
+    ],
+)
 def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, place):
     file = tmp_path / place
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +61,16 @@ def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, pla
 )
 def test_nothing_is_told_where_uv_knows_an_index_or_pip_has_the_usual_one(environ, lines, more):
     assert pip_settings.note(lines, environ | {"PIP_INDEX_URL": ACME} | more) == ""
+
+
+def test_nothing_is_told_where_pip_is_told_to_read_no_file(environ, tmp_path):
+    (tmp_path / ".pip").mkdir()
+    (tmp_path / ".pip" / "pip.conf").write_text(f"[global]\nindex-url = {ACME}\n")
+
+    notes = [pip_settings.note(["six"], environ | more) for more in ({"PIP_CONFIG_FILE": os.devnull}, {})]
+
+    assert notes[0] == ""
+    assert "pypi.acme.example" in notes[1]
 
 
 def test_nothing_is_told_where_a_file_of_uv_or_none_of_pip_can_be_read(environ, tmp_path):

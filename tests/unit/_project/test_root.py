@@ -396,6 +396,9 @@ def test_a_root_that_would_hide_installed_modules_comes_after_them(
     imported = ModuleType("imported")
     imported.__file__ = str(project / "imported.py")  # as by pytest, which searches no path
     monkeypatch.setitem(sys.modules, "imported", imported)
+    package = ModuleType("package")
+    package.__file__ = str(project / "package-env" / "lib" / "package.py")  # not in the folder called package
+    monkeypatch.setitem(sys.modules, "package", package)
     places = {"site-packages": str(installed)}
     monkeypatch.setattr(sys, "path", [places.get(entry, os.path.join(project, entry).rstrip("/")) for entry in path])
 
