@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kinetic._cli import error_output, job_results, shared_options
+from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
@@ -331,51 +331,6 @@ def _is_confirmed(batch: FoundBatch, now: BatchState, *, results: bool) -> bool:
         question += f", with {count_text(waiting, 'uncollected result')}" if waiting else ""
     refused = f"nothing was removed: {group_id} would be removed, {now.summary}"
     return shared_options.confirm(f"{question}?", refused=refused, newest=group_id)
-
-
-@click.command
-@batch_argument
-@click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
-@shared_options.log_options
-@click.pass_context
-def logs(ctx: click.Context, /, batch: FoundBatch, index: int, attempt: int | None, **options: Any) -> None:
-    """Print the log of one job of a batch.
-
-    INDEX is the position of the input, from 0. Each attempt of an input is a job with its own log.
-
-    Example: kinetic batch logs @last 3 --follow
-    """
-    job_id = _job_id(batch, index, attempt)
-    # The attempt selected the job; within the job it is the newest one.
-    ctx.invoke(job_results.logs, job_id=job_id, attempt=None, **options)
-
-
-def _job_id(batch: FoundBatch, index: int, attempt: int | None) -> str:
-    """Return the id of the job that ran an input."""
-    group_id, total = batch.group.group_id, batch.group.total_expected
-    if index >= total:
-        raise OptionError(
-            f"{group_id} has no input {index}",
-            why=f"it has {total} inputs, counted from 0",
-            next=f"kinetic batch logs {group_id} {total - 1}",
-        )
-    from kinetic._batches import display, state
-
-    newest = state.refreshed(batch.handle).attempts[index]
-    if newest < 0:
-        error = batch.handle.submission_failures.get(index)
-        raise OptionError(
-            f"input {index} of {group_id} has no log",
-            why=f"it could not be submitted: {display.first_line(error)}" if error else "it is not submitted yet",
-            next=f"kinetic batch status {group_id}",
-        )
-    if attempt is not None and attempt > newest:
-        raise OptionError(
-            f"input {index} of {group_id} has no attempt {attempt}",
-            why=f"attempts are counted from 0, and the newest is {newest}",
-            next=f"kinetic batch logs {group_id} {index} --attempt {newest}",
-        )
-    return batch.group.child_id(index, newest if attempt is None else attempt)
 
 
 @click.command

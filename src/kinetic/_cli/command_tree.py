@@ -25,7 +25,7 @@ _TREE = """
     jobs status    | job_views:status          | Print the status of a job.
     jobs explain   | job_views:explain         | Show why a job is pending or failed, and what to do.
     jobs wait      | job_views:wait            | Wait until jobs have ended.
-    jobs logs      | job_results:logs          | Print the log of a job.
+    jobs logs      | job_logs:logs             | Print the log of a job.
     jobs debug     | job_actions:debug         | Attach a debugger to a job that was submitted with debug=True.
     jobs stacks    | job_actions:stacks        | Print the stack of each thread of a running job.
     jobs shell     | job_actions:shell         | Open a shell in a running job, or run a command there.
@@ -37,7 +37,7 @@ _TREE = """
     batch list     | batch:list_               | List batches, newest first.
     batch status   | batch:status              | Show the state of a batch and of its jobs.
     batch results  | batch_results:results     | Wait for a batch and print its values, or save them.
-    batch logs     | batch:logs                | Print the log of one job of a batch.
+    batch logs     | batch_logs:logs           | Print the log of one job of a batch, or of all of them.
     batch cancel   | batch:cancel              | Cancel the running, pending and unsubmitted jobs of a batch.
     batch cleanup  | batch:cleanup             | Remove a batch: its jobs, their results and logs, and itself.
     batch resume   | batch:resume              | Submit the missing inputs of a batch whose driver has ended.

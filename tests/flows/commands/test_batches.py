@@ -108,6 +108,91 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
     assert "[batch-not-found]" in gone.err
 
 
+def test_the_logs_of_all_inputs_are_searched_at_once(submit, kinetic) -> None:
+    group_id = submit("a", "bad", "c", "bad")
+
+    everything = kinetic("batch", "logs", group_id)
+    assert everything.code == 0
+    lines = everything.out.splitlines()
+    assert [line for line in lines if "log of" in line] == [
+        "[0] log of a",
+        "[1] log of bad",
+        "[2] log of c",
+        "[3] log of bad",
+    ]
+    assert lines == sorted(lines, key=lambda line: int(line[1]))
+
+    found = kinetic("batch", "logs", group_id, "--search", "LOG OF C".lower())
+    assert (found.code, found.out, found.err) == (0, "[2] log of c\n", "")
+    failed = kinetic("batch", "logs", "@last", "--failed", "--search", "log of", "--host", "all")
+    assert failed.out == "[1] [host 0] log of bad\n[3] [host 0] log of bad\n"
+    ends = kinetic("batch", "logs", group_id, "--tail", "1", "--timestamps").out.splitlines()
+    assert [re.sub(r" \d{4}-\S+Z ", " ", line)[:16] for line in ends] == [
+        "[0] log of a",
+        "[1] ValueError: ",
+        "[2] log of c",
+        "[3] ValueError: ",
+    ]
+
+    assert kinetic("batch", "results", group_id, "--cleanup").code == 125
+    assert kinetic("batch", "logs", group_id).out == everything.out  # from the history
+
+
+def test_inputs_without_a_log_are_counted(project, kinetic) -> None:
+    project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(x):
+            print("log of", x)
+
+        batch = f.run_async_map([1, 2])
+        batch.wait()
+        batch.jobs[0].cleanup()
+        """
+    )
+
+    shown = kinetic("batch", "logs", "@last")
+
+    assert (shown.code, shown.out, shown.err) == (0, "[1] log of 2\n", "1 input has no log\n")
+
+
+@pytest.mark.parametrize("option", [("--follow",), ("--raw",), ("--attempt", "0")])
+def test_what_is_of_one_log_requires_the_index_of_an_input(submit, kinetic, option) -> None:
+    group_id = submit("a")
+
+    refused = kinetic("batch", "logs", group_id, *option)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert f"error: {option[0]} requires INDEX" in refused.err
+    assert kinetic("batch", "logs", group_id, "0", *option).out == "log of a\n"
+    assert f"next:  kinetic batch logs {group_id} 0 {' '.join(option)}" in refused.err
+    assert kinetic("batch", "logs", group_id, "0", "--failed").code == 2
+
+
+def test_logs_that_do_not_fit_into_memory_are_printed_whole_and_in_order(project, kinetic) -> None:
+    project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def f(x):
+            for number in range(3000 * x):
+                print(number, "x" * 1000)
+
+        f.run_async_map([1, 0, 2]).wait()
+        """
+    )
+
+    lines = kinetic("batch", "logs", "@last").out.splitlines()
+
+    assert [line.partition(" x")[0] for line in lines] == [
+        *(f"[0] {number}" for number in range(3000)),
+        *(f"[2] {number}" for number in range(6000)),
+    ]
+
+
 def test_what_was_cleaned_up_is_not_called_collected(project, kinetic) -> None:
     said = project.out(
         """

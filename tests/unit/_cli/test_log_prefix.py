@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from kinetic._cli.job_results import LogLines
+from kinetic._cli.job_logs import LogLines
 
 
 class _Bytes(io.BytesIO):
@@ -17,7 +17,7 @@ class _Bytes(io.BytesIO):
 
 def test_half_a_line_waits_for_its_other_half_and_the_last_one_gets_a_break() -> None:
     out = _Bytes()
-    prefixed = LogLines(out, host=2)
+    prefixed = LogLines(out, prefix="[host 2] ")
 
     for data in (b"on", b"e\ntwo\nth", b"ree"):
         prefixed.write_bytes(data)
@@ -28,7 +28,7 @@ def test_half_a_line_waits_for_its_other_half_and_the_last_one_gets_a_break() ->
 
 def test_a_line_without_end_is_written_in_pieces_and_not_held() -> None:
     out = _Bytes()
-    prefixed = LogLines(out, host=0)
+    prefixed = LogLines(out, prefix="[host 0] ")
 
     for _ in range(48):
         prefixed.write_bytes(bytes(1 << 16))
@@ -40,7 +40,7 @@ def test_a_line_without_end_is_written_in_pieces_and_not_held() -> None:
 
 def test_a_bar_of_one_host_is_one_line_with_its_prefix() -> None:
     out = _Bytes()
-    prefixed = LogLines(out, host=1)
+    prefixed = LogLines(out, prefix="[host 1] ")
 
     prefixed.write_bytes(b"\r 10%\r 50%")
     prefixed.write_bytes(b"\r100%\n\xff")
