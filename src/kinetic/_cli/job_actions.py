@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import BackendError, BackendUnavailableError, KineticError, OptionError, SettingsError
 
 if TYPE_CHECKING:
+    from kinetic._cli.job_table import Filters
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import JobRecord
 
@@ -85,6 +86,15 @@ def _act_on_each(handles: Sequence[JobRecord], act: Callable[[JobRecord], str], 
     metavar="AGE",
     help="With --all: only jobs that ended longer ago than this, such as 7d.",
 )
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(("SUCCEEDED", "FAILED", "CANCELLED"), case_sensitive=False),
+    metavar="STATUS",
+    help="With --all: only jobs with this status, SUCCEEDED, FAILED or CANCELLED; repeatable.",
+)
+@shared_options.filter_options("With --all: only")
 @shared_options.removal_options
 @shared_options.cleanup_options
 @shared_options.place_options
@@ -92,14 +102,13 @@ def _act_on_each(handles: Sequence[JobRecord], act: Callable[[JobRecord], str], 
 def cleanup(
     job_ids: Sequence[str],
     everything: bool,
-    older_than: float | None,
     dry_run: bool,
     yes: bool,
     k8s: bool,
     gcs: bool,
     cleanup_timeout: float,
     as_json: bool,
-    **place: str | None,
+    **given: Any,
 ) -> None:
     """Remove jobs and their stored files.
 
@@ -107,18 +116,24 @@ def cleanup(
     pending jobs need; pending and running jobs are not affected. Files in KINETIC_OUTPUT_DIR are always kept.
 
     Example: kinetic jobs cleanup --all --older-than 7d
+
+    Example: kinetic jobs cleanup --all --status cancelled --name 'try-*'
     """
+    from kinetic._cli.job_table import Filters
+
+    place = {name: given.pop(name) for name in ("project", "zone", "cluster")}
+    filters = Filters(**given)
     shared_options.check_removal(f"kinetic jobs cleanup {' '.join(job_ids) or '--all'}", k8s=k8s, gcs=gcs)
     if not job_ids and not everything:
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
-    if job_ids and (everything or older_than is not None or dry_run):
-        raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
+    if job_ids and (everything or filters != Filters() or dry_run):
+        raise click.UsageError("--all, --dry-run and what selects jobs cannot be used with a job id")
     from kinetic._jobs import collect
     from kinetic._jobs.status import observe_many
 
     remove = functools.partial(collect.remove, resource=k8s, artifacts=gcs, wait=cleanup_timeout)
     if not job_ids:
-        _cleanup_all(remove, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
+        _cleanup_all(remove, filters, place, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     handles = shared_options.find_jobs(job_ids, shared_options.target_of(place))
     looks = observe_many(handles)  # which a damaged result does not prevent: nothing of it is read
@@ -162,18 +177,18 @@ class EndedJob(NamedTuple):
 
 def _cleanup_all(
     remove: Remove,
-    older_than: float | None,
+    filters: Filters,
     place: Mapping[str, str | None],
     *,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove every job that has ended, or those that ended more than some seconds ago."""
+    """Remove every job that has ended, or those that pass the filters."""
     from kinetic._wire import keys
 
     with output.phase("looking at the jobs", summary=False):
-        found = _ended_jobs(place, older_than)
+        found = _ended_jobs(place, filters)
     jobs, size, now = count_text(len(found), "job"), size_text(sum(job.size_bytes for job in found)), time.time()
     if found and not as_json:
         ages = [f"{age_text(now - job.when)} ago" for job in found]
@@ -240,8 +255,8 @@ def _remove_unused_code(removed: Sequence[EndedJob]) -> None:
                 click.echo(f"kinetic's code of {count_text(count, 'old version')} removed from the cluster", err=True)
 
 
-def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> list[EndedJob]:
-    """Find the jobs that have ended or were cancelled long enough ago, and that no open job follows, newest first."""
+def _ended_jobs(place: Mapping[str, str | None], filters: Filters) -> list[EndedJob]:
+    """Find the jobs that ended or were cancelled, pass the filters, and that no open job follows, newest first."""
     from kinetic._jobs import collect, find, locate
     from kinetic._jobs.status import observe_many
     from kinetic._wire import keys
@@ -249,22 +264,43 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     handles = find.list_stored_jobs(shared_options.target_of(place))
     now, found, kept = time.time(), list[EndedJob](), 0
     readers: dict[str, list[str]] = {}  # by job, or by batch: its children have the same
+    wanted = _named(handles, filters)
     for handle, seen in zip(handles, observe_many(handles), strict=True):
-        if not seen.status.is_final:
+        if not seen.status.is_final or handle.job_id not in wanted:
             continue
         when = (seen.outcome.ended if seen.outcome else None) or (seen.observation.ended if seen.observation else None)
         when = when or keys.parse_utc(handle.created_at) or now  # unknown: certainly not too old
-        if older_than is None or now - when > older_than:
-            store, owner = locate.store_of(handle), handle.group_id or handle.job_id
-            inside = [*store.entries(f"{handle.job_id}/")]
-            if owner not in readers:
-                readers[owner] = collect.readers_of(handle, store, inside)
-            if readers[owner]:
-                kept += 1
-            else:
-                found.append(EndedJob(handle, seen, when, sum(entry.size for entry in inside)))
+        job = EndedJob(handle, seen, when, 0)
+        is_old = filters.older_than is None or now - when > filters.older_than
+        if not is_old or (filters.statuses and job.status not in filters.statuses):
+            continue
+        store, owner = locate.store_of(handle), handle.group_id or handle.job_id
+        inside = [*store.entries(f"{handle.job_id}/")]
+        if owner not in readers:
+            readers[owner] = collect.readers_of(handle, store, inside)
+        if readers[owner]:
+            kept += 1
+        else:
+            found.append(job._replace(size_bytes=sum(entry.size for entry in inside)))
     if kept:
         click.echo(f"{count_text(kept, 'job')} kept, as their values are needed by pending jobs", err=True)
+    return found
+
+
+def _named(handles: Sequence[JobRecord], filters: Filters) -> set[str]:
+    """Return the ids of jobs with the function, the name and the tags that are asked for."""
+    from kinetic._cli.job_table import groups_of
+    from kinetic._jobs import locate
+
+    groups = {}
+    if filters.name is not None or filters.tags:
+        groups = groups_of({handle.group_id: locate.store_of(handle).url for handle in handles})
+    found = set()
+    for handle in handles:
+        group = groups.get(handle.group_id or "")
+        names = (handle.name, handle.tags) if group is None else (group.group_name, group.tags)
+        if filters.function in {None, handle.func_name} and filters.is_named(names):
+            found.add(handle.job_id)
     return found
 
 

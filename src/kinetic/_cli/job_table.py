@@ -72,19 +72,22 @@ class Filters(NamedTuple):
 
     def matches(self, row: Row, group: Group | None) -> bool:
         """Return whether a job passes whose status was read; `group` is the manifest of its batch."""
-        if self.name is not None:
-            from fnmatch import fnmatchcase
-
-            if not fnmatchcase((group.group_name if group is not None else row.name) or "", self.name):
-                return False
-        tags = group.tags if group is not None else row.tags
-        known = {*tags, *(f"{name}={value}" for name, value in tags.items())}
         return (
-            (not self.statuses or row.status in self.statuses)
-            and known.issuperset(self.tags)
+            self.is_named((row.name, row.tags) if group is None else (group.group_name, group.tags))
+            and (not self.statuses or row.status in self.statuses)
             and (self.where is None or self.where.lower() in row.where.lower())
             and (self.namespace is None or registry.is_here(row.backend) or row.where.endswith(f"/{self.namespace}"))
         )
+
+    def is_named(self, named: tuple[str | None, Mapping[str, str] | None]) -> bool:
+        """Return whether a job, or the batch that it is of, has the name and the tags."""
+        name, tags = named[0] or "", named[1] or {}
+        if self.name is not None:
+            from fnmatch import fnmatchcase
+
+            if not fnmatchcase(name, self.name):
+                return False
+        return {*tags, *(f"{key}={value}" for key, value in tags.items())}.issuperset(self.tags)
 
 
 _ALL = Filters()
@@ -116,9 +119,7 @@ class _ListRequest(NamedTuple):
     metavar="STATUS",
     help=f"Show only jobs with this status; repeatable. {', '.join(_STATUSES[:-1])}; with --all also {_STATUSES[-1]}.",
 )
-@click.option("--function", metavar="NAME", help="Show only jobs of this function.")
-@click.option("--name", metavar="PATTERN", help="Show only jobs and batches with this name, such as 'sweep-*'.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Show only jobs and batches with this tag.")
+@shared_options.filter_options("Show only")
 @click.option(
     "--where",
     metavar="TEXT",
@@ -266,7 +267,7 @@ def _rows(request: _ListRequest, target: Target) -> list[Row]:
         found = found[: request.limit]  # before their status is read, which takes time
     rows = _observed(found)
     needs_groups = filters.name is not None or filters.tags or not request.children
-    groups = _groups_of(rows) if needs_groups else {}
+    groups = groups_of({row.group_id: row.store for row in rows}) if needs_groups else {}
     earlier = set[str]() if request.children else _earlier_attempts(rows)
     if late != _ALL:
         matching = (row for row in rows if late.matches(row, groups.get(row.group_id or "")))
@@ -302,16 +303,16 @@ def _observed(jobs: Sequence[Job]) -> list[Row]:
     return [found[job.job_id] for job in jobs if job.job_id in found]
 
 
-def _groups_of(rows: Sequence[Row]) -> dict[str, Group]:
-    """Read the manifests of the jobs' batches."""
-    stores = {row.group_id: row.store for row in rows if row.group_id}
-    if not stores:
+def groups_of(stores: Mapping[str | None, str]) -> dict[str, Group]:
+    """Read the manifests of jobs' batches, from the addresses of the batches' stores; None: jobs of no batch."""
+    known = {group_id: store for group_id, store in stores.items() if group_id}
+    if not known:
         return {}
     from kinetic._batches import state
     from kinetic._stores import open_store
 
     found: dict[str, Group] = {}
-    for group_id, store in stores.items():
+    for group_id, store in known.items():
         with contextlib.suppress(KineticError):  # cleaned up meanwhile, or damaged: its jobs are shown all the same
             found[group_id] = state.load_group(open_store(store), group_id)
     return found

@@ -193,6 +193,25 @@ def log_options(function: Command) -> Command:
     return function
 
 
+def filter_options(begin: str) -> Callable[[Command], Command]:
+    """Add the options that select jobs; their help begins so."""
+
+    def decorate(function: Command) -> Command:
+        for option in (
+            click.option(
+                "--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help=f"{begin} jobs and batches with this tag."
+            ),
+            click.option(
+                "--name", metavar="PATTERN", help=f"{begin} jobs and batches with this name, such as 'sweep-*'."
+            ),
+            click.option("--function", metavar="NAME", help=f"{begin} jobs of this function."),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def save_options(saves: str, removes: str) -> Callable[[Command], Command]:
     """Add --save, --force and --cleanup; say in their help what is saved, and what is removed."""
 

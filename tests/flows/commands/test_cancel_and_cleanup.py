@@ -71,3 +71,48 @@ def test_cleaning_up_a_running_job_ends_it_and_says_so(submit, kinetic) -> None:
     assert told.code == 0
     assert "and was stopped" in told.err
     assert kinetic("jobs", "list").out == ""
+
+
+def test_what_ended_is_removed_by_status_function_name_and_tag(project, kinetic) -> None:
+    lines = project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", name="try-one", tags={"phase": "dev"})
+        def train(x):
+            return x
+
+        @kinetic.run(accelerator="cpu")
+        def other(x):
+            raise ValueError(x)
+
+        jobs = [train.run_async(1), other.run_async(2)]
+        batch = train.run_async_map([3, 4], name="letters", tags={"phase": "paper"})
+        batch.wait()
+        for job in [*jobs, *batch.jobs]:
+            try:
+                job.result(cleanup=False)
+            except ValueError:
+                pass
+            print(job.job_id)
+        """
+    ).splitlines()
+    tried, failed, *of_batch = lines
+
+    def found(*words: str) -> list[str]:
+        told = kinetic("jobs", "cleanup", "--all", "--dry-run", "--json", *words)
+        assert told.code == 0
+        return sorted(page["job_id"] for page in json.loads(told.out)["jobs"])
+
+    assert found("--status", "failed") == [failed]
+    assert found("--function", "train") == sorted([tried, *of_batch])
+    assert found("--name", "try-*") == [tried]
+    assert found("--name", "letters") == sorted(of_batch)
+    assert found("--tag", "phase=paper") == sorted(of_batch)
+    assert found("--tag", "phase", "--status", "succeeded") == sorted([tried, *of_batch])
+    assert found("--tag", "phase=dev", "--function", "other") == []
+    assert found("--status", "cancelled", "--status", "failed") == [failed]
+    assert kinetic("jobs", "cleanup", tried, "--status", "failed").code == 2
+
+    assert kinetic("jobs", "cleanup", "--all", "--tag", "phase", "--yes").code == 0
+    assert found() == [failed]
