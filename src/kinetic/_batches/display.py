@@ -46,8 +46,11 @@ def failure_line(batch: Batch, index: int, said: str, *, look: str = "logs") -> 
     return f"[{index}] {input_text(batch, index)}{': ' if said else ''}{said}{command}"
 
 
-def failure_message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
-    """Count what failed, was cancelled and was never submitted, and name the first of them: what a traceback shows."""
+def failure_message(batch: Batch, failed: Mapping[int, BaseException], *, values: int = 0) -> str:
+    """Count what failed, was cancelled and was never submitted, and name the first of them: what a traceback shows.
+
+    `values` is of how many others the value is kept.
+    """
     counts = Counter(_kind(batch, index, error) for index, error in failed.items())
     others = "".join(f", {counts[kind]} {kind}" for kind in _OTHERS if counts[kind])
     head = f"batch {batch.group_id}: {counts[FAILED]} of {len(batch.jobs)} jobs failed{others}"
@@ -62,6 +65,9 @@ def failure_message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
     ]
     if len(failed) > _MANY and batch.group_id:
         named.append(f"and {len(failed) - _MANY} more: kinetic batch status {batch.group_id} --all")
+    if values and batch.group_id:
+        what = "the value of the other one is" if values == 1 else f"the values of the other {values} are"
+        named.append(f"{what} kept: kinetic batch results {batch.group_id}")
     return "\n".join([head, *named])
 
 

@@ -19,9 +19,9 @@ def batch_of(total: int, *, missing: tuple[int, ...] = (), refused: dict[int, Ex
     return SimpleNamespace(group_id="grp-0a1b2c3d", jobs=jobs, _submission_errors=dict(refused or {}), _table=table)
 
 
-def error_of(batch, failed) -> BatchError:
+def error_of(batch, failed, *, values=()) -> BatchError:
     failures = [job for index in failed if (job := batch.jobs[index]) is not None]
-    return collection._error(batch, {}, failed, failures)
+    return collection._error(batch, dict.fromkeys(values, 0.5), failed, failures)
 
 
 def test_the_message_alone_names_the_first_of_those_that_failed():
@@ -36,6 +36,15 @@ def test_the_message_alone_names_the_first_of_those_that_failed():
         "[7] input x=7: ValueError: no such rate\n"
         "    kinetic jobs logs cpu-f-7"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "what"), [((0,), "the value of the other one is"), ((0, 2), "the values of the other 2 are")]
+)
+def test_the_message_names_the_command_for_the_values_of_the_others(values, what):
+    error = error_of(batch_of(3), {1: KeyError("lr")}, values=values)
+
+    assert str(error).splitlines()[-1] == f"{what} kept: kinetic batch results grp-0a1b2c3d"
 
 
 def test_an_input_that_never_started_is_explained_because_it_has_no_log():
