@@ -66,7 +66,7 @@ _ON_A_CLUSTER: dict[str, Any] = {
 _ON_THIS_MACHINE: dict[str, Any] = {
     "source": "kinetic._backends.local.backend",
     "defaults": {"project": "local", "zone": "local", "cluster": "local", "namespace": "default"},
-    "variables": ("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_PORTABLE"),
+    "variables": ("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_GPU_LOCKS", "KINETIC_PORTABLE"),
     "store": "file://{home}/store",
 }
 _BUILT_IN = (

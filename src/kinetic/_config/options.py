@@ -196,6 +196,7 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_MACHINE_ID": "the system's own id",
     "KINETIC_LOCAL_SLOTS": "the cores allowed here",
     "KINETIC_LOCAL_GPUS": "all that are found",
+    "KINETIC_GPU_LOCKS": "on, for GPUs that are found",
     "KINETIC_LOCAL_ENV": "same",
     "KINETIC_LOCAL_PRELOAD": "on",
     "KINETIC_LOCAL_MAX_HOSTS": "8",

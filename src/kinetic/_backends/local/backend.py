@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kinetic._wire.task import Task
 
 _STATES = {**dict.fromkeys(("waiting", "queued", "claimed"), JobStatus.PENDING), "running": JobStatus.RUNNING}
+_NAMED = 3  # GPUs of other users
 _ADVANCE_SECONDS = 0.5  # how often a waiting client advances the queue; a completion pipe reports an end at once
 _WARM_SECONDS = 30.0  # half of the time that a supervisor stays idle
 
@@ -99,7 +100,7 @@ class LocalBackend:
 
     def _open_queue(self) -> Queue:
         if not is_of_parent():
-            queue = Queue(self.paths.queue)
+            queue = Queue(self.paths.queue, self.environ)
             queue.close_at_forks()
             return queue
         from kinetic._backends.local.queue_process import QueueOfParent  # only in jobs that use kinetic
@@ -463,7 +464,10 @@ class LocalBackend:
             again = f"make that environment again, or cancel the job: kinetic jobs cancel {name}"
             return Diagnosis(f"{name} {self._waits_for(row)}", why=why, next=again)
         if row.state == "queued":
-            return Diagnosis(f"{name} {self._waits_for(row)}", why=self._blockers(row), next="kinetic jobs list")
+            next_ = "kinetic jobs list"
+            if " is used by " in (waits := self._waits_for(row)):
+                next_ = f"kinetic jobs wait {name}     or see its users: nvidia-smi"
+            return Diagnosis(f"{name} {waits}", why=self._blockers(row), next=next_)
         if row.state == "claimed" and row.verdict:
             return Diagnosis(f"{name} {row.verdict}", next="see whether the store can be reached: kinetic doctor")
         if reason := _reason(row):
@@ -494,6 +498,8 @@ class LocalBackend:
         what = f"{row.gpus} of {len(row.limits.gpus)} GPUs" if row.gpus else f"one of {row.slots} slots"
         before = self.queue.count_before(row)
         place = {0: "it is next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")
+        if row.gpus and not before and (others := self.queue.gpus_of_others(row)):
+            place = "; ".join(f"GPU {device} is used by {who}" for device, who in [*others.items()][:_NAMED])
         return f"waits for {what}; {place}"
 
     def _blockers(self, row: JobRow) -> str:
@@ -512,7 +518,8 @@ class LocalBackend:
         elif not row.gpus and row.slots != self.limits.slots:
             slots = "1 slot" if row.slots == 1 else f"{row.slots} slots"
             reasons.append(f"it was submitted with {slots}: by KINETIC_LOCAL_SLOTS, or the cores of the process")
-        return "; ".join(reasons) or "jobs that were submitted earlier start first"
+        others = "a GPU has one job at a time, of all users and homes" if row.gpus else ""
+        return "; ".join(reasons) or others or "jobs that were submitted earlier start first"
 
     # ------------------------------------------------------------------------------------------------ Inspector
 

@@ -65,7 +65,7 @@ def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, .
         return ()
     if setting:
         return _names(setting)
-    count = _count_gpus(devices)
+    count = count_gpus(devices)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not count:
         return tuple(map(str, range(count)))
@@ -74,12 +74,17 @@ def read_gpus(environ: Mapping[str, str], devices: str = "/dev") -> tuple[str, .
     return tuple(itertools.takewhile(is_there, _names(visible)))
 
 
-def _count_gpus(devices: str) -> int:
+def count_gpus(devices: str = "/dev") -> int:
     """Return how many GPUs there are, by their files, which the driver may make only when one is used first."""
     if not _counted.get(devices):
-        names = (name.removeprefix("nvidia") for name in os.listdir(devices) if name.startswith("nvidia"))
-        _counted[devices] = sum(map(str.isdigit, names))
+        _counted[devices] = len(numbers_of_gpus(devices))
     return _counted[devices]
+
+
+def numbers_of_gpus(devices: str) -> list[int]:
+    """Return the numbers of the GPUs' files, which in a container are those of the machine."""
+    names = (name.removeprefix("nvidia") for name in os.listdir(devices) if name.startswith("nvidia"))
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def variable_of_gpus(environ: Mapping[str, str]) -> str:

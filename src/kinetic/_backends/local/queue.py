@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import runtime_files
@@ -26,6 +26,7 @@ from kinetic._wire import NamedTuple, folders
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kinetic._backends.local.gpu_locks import GpuLocks
     from kinetic._backends.local.limits import Limits
 
 VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
@@ -103,15 +104,47 @@ _HOLDS_A_SLOT = (
     f"SELECT count(*) FROM jobs WHERE {ACTIVE} AND gpus = 0 AND NOT EXISTS (SELECT 1 FROM lent_slots"
     " WHERE lent_slots.job_id = jobs.job_id AND lent_slots.attempt = jobs.attempt)"
 )
+_TAKEN = f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''"
+_FOR_GPUS = "SELECT DISTINCT template_id FROM jobs WHERE state = 'queued' AND gpus > 0"
 _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
 
 class Queue(QueueConnection):
     """The rows of one machine, for any thread of one process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._runners = runtime_files.Paths(path.parent).runners
+        self._environ = environ
+        self._gpu_locks: GpuLocks | None = None
         super().__init__(path)
+
+    def gpu_locks(self) -> GpuLocks:
+        """Return what the queue cannot know: which GPUs other users' jobs have."""
+        if self._gpu_locks is None:
+            from kinetic._backends.local import gpu_locks  # only for jobs on GPUs
+
+            self._gpu_locks = gpu_locks.GpuLocks(gpu_locks.folder_of(self._environ))
+        return self._gpu_locks
+
+    def waits_for_others(self) -> bool:
+        """Return whether a GPU that the last look needed is another user's."""
+        return self._gpu_locks is not None and self._gpu_locks.are_missed
+
+    def gpus_of_others(self, row: JobRow) -> dict[str, str]:
+        """Return who has GPUs that a queued job may use, by their names, where no job of this queue has them."""
+        taken = self.ask(lambda db: _devices_in(db, _TAKEN))
+        locks, wanted = self.gpu_locks(), [device for device in row.limits.gpus if device not in taken]
+        return {device: locks.holder(device) for device in sorted(locks.are_elsewhere(wanted))}
+
+    def free_gpus(self) -> None:
+        """Let other users have the GPUs of a job whose processes have ended."""
+        if self._gpu_locks is not None:
+            self._gpu_locks.release()
+
+    def _startable(self, db: sqlite3.Connection) -> list[JobRow]:
+        if self._gpu_locks is not None:
+            self._gpu_locks.are_missed = False
+        return _startable(db, self._runners, self.gpu_locks)
 
     @again_if_repaired
     def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
@@ -189,8 +222,7 @@ class Queue(QueueConnection):
 
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
-        startable = self.ask(lambda db: _startable(db, self._runners))
-        return any(other.seq == row.seq for other in startable)
+        return any(other.seq == row.seq for other in self.ask(self._startable))
 
     def supervisors(self) -> list[SupervisorRow]:
         return [SupervisorRow(*row) for row in self.read(f"{_SUPERVISORS} ORDER BY since")]
@@ -266,7 +298,9 @@ class Queue(QueueConnection):
         with self.change(forced=False) as db:
             known = [SupervisorRow(*row) for row in db.execute(_SUPERVISORS)]
             working = {name for (name,) in db.execute(f"SELECT supervisor FROM jobs WHERE {ACTIVE}")}
-            wanted = Counter(row.template_id for row in _startable(db, self._runners))
+            wanted = Counter(row.template_id for row in self._startable(db))
+            if self.waits_for_others():  # one of each kind waits until another user's job has ended
+                wanted.update({name: 1 for (name,) in db.execute(_FOR_GPUS) if name not in wanted})
             if ready and not wanted[ready] and sum(each.state != "idle" for each in known) < slots:
                 wanted[ready] = 1
             for template_id, count in wanted.items():
@@ -285,9 +319,12 @@ class Queue(QueueConnection):
     @again_if_repaired
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
         """Give the oldest job that may start now to a supervisor of its kind."""
+        self.free_gpus()
         with self.change(forced=False) as db:
-            startable = _startable(db, self._runners)
-            row = next((row for row in startable if row.template_id == template_id), None)
+            while True:
+                row = next((row for row in self._startable(db) if row.template_id == template_id), None)
+                if row is None or not row.devices or self.gpu_locks().take(split_devices(row.devices)):
+                    break
             if row is not None:
                 db.execute(
                     "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
@@ -387,7 +424,7 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(db: sqlite3.Connection, runners: Path) -> list[JobRow]:
+def _startable(db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks]) -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
@@ -402,7 +439,7 @@ def _startable(db: sqlite3.Connection, runners: Path) -> list[JobRow]:
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, runners)])
+    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks)])
 
 
 def _queued(db: sqlite3.Connection, which: str, runners: Path) -> Generator[JobRow, None, None]:
@@ -435,17 +472,19 @@ def _files_of(template: str) -> list[str]:
     return [runners, *map(str, [*words[:1], *found.get("needs", ())])]
 
 
-def _startable_on_gpus(db: sqlite3.Connection, runners: Path) -> Iterator[JobRow]:
+def _startable_on_gpus(db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks]) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
         return
-    taken = _devices_in(db, f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''")
+    taken = _devices_in(db, _TAKEN)
     with contextlib.closing(_queued(db, "gpus > 0", runners)) as waiting:
         for row in waiting:
             if named <= taken:
                 break
             allowed = row.limits.gpus
             free = [device for device in allowed if device not in taken]
+            elsewhere = gpu_locks().are_elsewhere(free)
+            free = [device for device in free if device not in elsewhere]
             if len(free) >= row.gpus:
                 taken.update(free[: row.gpus])
                 yield row._replace(devices=",".join(free[: row.gpus]))

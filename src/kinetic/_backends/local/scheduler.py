@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.local import limits, recovery, runtime_files
+from kinetic._backends.local import gpu_locks, limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._config.home import path_of
@@ -239,7 +239,8 @@ def make_template(
             name: value
             for name, value in environ.items()
             if name.startswith(_PREFIXES) and not (interpreter and name in _OF_ONE_INTERPRETER)
-        },
+        }
+        | gpu_locks.setting_of(environ),
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
@@ -368,7 +369,7 @@ def job_environment(
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
     if gpus:  # not those that the job itself sees
-        submits["KINETIC_LOCAL_GPUS"] = ",".join(gpus)
+        submits |= {"KINETIC_LOCAL_GPUS": ",".join(gpus), **gpu_locks.setting_of(environ)}
     return chosen | frameworks | submits | dict(captured) | own
 
 

@@ -74,6 +74,7 @@ class SupervisorProcess:
         self._last: Task | None = None
         self._preloading: Preloading | None = None  # once a job has imported a library
         self._left: dict[str, object] | None = None  # what is in the working folder that is kept for the next job
+        self._freed_gpus = -1  # a descriptor to be read once another user's GPU may be free; see GpuLocks.watch
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -99,6 +100,10 @@ class SupervisorProcess:
                 continue
             if self.advanced != float("inf"):
                 self.start_others()
+            if self.queue.waits_for_others() and self._freed_gpus < 0:
+                self._freed_gpus = self.queue.gpu_locks().watch(self.supervisor.libc)
+                if self._freed_gpus >= 0:
+                    continue  # one may have become free just before
             self._fork_ahead()
             if not self._wait(_IDLE_SECONDS) and not self._waits_longer() and self._leave():
                 return
@@ -272,7 +277,12 @@ class SupervisorProcess:
         poll.register(self.wake, select.POLLIN)
         if self._preloading is not None and self._preloading.descriptor >= 0:
             poll.register(self._preloading.descriptor, select.POLLIN)
+        if self._freed_gpus >= 0 and self.queue.waits_for_others():
+            poll.register(self._freed_gpus, select.POLLIN)
         woken = bool(poll.poll(seconds * 1000))
+        with contextlib.suppress(BlockingIOError):
+            while woken and self._freed_gpus >= 0:
+                os.read(self._freed_gpus, 1 << 16)
         with contextlib.suppress(BlockingIOError):
             while woken and os.read(self.wake, 4096):
                 pass
@@ -465,6 +475,7 @@ class QueueSource:
     def _requeue(self, tasks: Sequence[Task], *, counted: bool) -> None:
         if self._is_measured:
             recovery.ship_usage(self.store, tasks, self.key())
+        self._queue.free_gpus()
         recovery.requeue(self._paths, self._queue, self.store, tasks, self._process.name, counted=counted)
 
     def wait(self, seconds: float) -> bool:
@@ -499,6 +510,7 @@ class QueueSource:
                 self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
+        self._queue.free_gpus()
         self._process.learn_imports(tasks[0])
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status, measured=self._is_measured)
         recovery.tidy(self._paths, self.task.job_id, self.task, whole=self._is_kept or verdict.succeeded)

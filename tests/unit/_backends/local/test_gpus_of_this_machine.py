@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._backends.local import limits, runtime_files, scheduler
+from kinetic._backends.local import gpu_locks, limits, runtime_files, scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import Task
@@ -126,3 +126,36 @@ def test_a_job_that_submits_jobs_has_the_gpus_of_its_client_for_them(monkeypatch
     found = scheduler.job_environment(ORDER, place("cpu"), {}, {})
 
     assert found["KINETIC_LOCAL_GPUS"] == "0,1"
+
+
+def test_gpus_that_are_there_are_locked_for_all_users_of_the_machine(devices, tmp_path) -> None:
+    assert gpu_locks.folder_of({}, devices) == "/dev/shm/kinetic-gpus"
+    assert gpu_locks.folder_of({"KINETIC_GPU_LOCKS": "/shared"}, devices) == "/shared"
+
+
+def test_simulated_gpus_and_those_that_slurm_gave_are_not_locked(devices, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    assert gpu_locks.folder_of({}, str(tmp_path / "empty")) == ""
+    assert gpu_locks.folder_of({"KINETIC_GPU_LOCKS": "off"}, devices) == ""
+    assert gpu_locks.folder_of({"SLURM_JOB_ID": "7"}, devices) == ""
+
+
+def test_supervisors_and_jobs_lock_what_their_client_says(tmp_path) -> None:
+    environ = {"KINETIC_GPU_LOCKS": str(tmp_path), "KINETIC_LOCAL_GPUS": "0", "SLURM_JOB_ID": "7"}
+    off = {**environ, "KINETIC_GPU_LOCKS": "off"}
+
+    for each, expected in ((environ, str(tmp_path)), (off, "off")):
+        template = scheduler.make_template(tmp_path / "runner", each)
+        job = scheduler.job_environment(ORDER, place("gpu-l4"), {}, each)
+        assert template["environment"]["KINETIC_GPU_LOCKS"] == job["KINETIC_GPU_LOCKS"] == expected
+
+
+def test_a_gpu_has_one_lock_in_a_container_and_outside_of_it(devices) -> None:
+    assert [gpu_locks.file_name(device, devices) for device in ("0", "1", "2", "GPU-5d1c", "../x")] == [
+        "nvidia2",
+        "nvidia3",
+        "2",
+        "GPU-5d1c",
+        ".._x",
+    ]

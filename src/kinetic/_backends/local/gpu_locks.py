@@ -1,0 +1,161 @@
+"""GPUs of this machine that other users' jobs have: a lock for each device, which its holder's end frees.
+
+A queue knows its own jobs. That users, or two homes of one user, do not get the same GPU is what these locks are for: a
+supervisor holds those of its job's devices until the job's processes have ended. A file that was opened to be written
+is closed when it is freed, also by the end of a killed process; that is what a supervisor that waits for it is told of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinetic._backends.local import limits
+
+VARIABLE = "KINETIC_GPU_LOCKS"
+_OFF = frozenset({"off", "0", "false", "no"})
+_FOLDER = "/dev/shm/kinetic-gpus"  # noqa: S108 - of all users; gone after a restart, and no cleaner comes there
+_FOR_ALL, _FOLDER_FOR_ALL = 0o666, 0o1777
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what another user has put there is not followed or waited for
+_CLOSED_AFTER_WRITING = 0x8  # IN_CLOSE_WRITE of <sys/inotify.h>
+_HOLDER = re.compile(r"^\d+: FLOCK +\w+ +WRITE (\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)  # of /proc/locks
+
+
+def folder_of(environ: Mapping[str, str], devices: str = "/dev") -> str:
+    """Return the folder of the locks, "" where a client's jobs take none.
+
+    KINETIC_GPU_LOCKS names one, or is "off". Without it, only GPUs that are there are locked, and none in a job of
+    Slurm, where GPU 0 is the first of those that this job got.
+    """
+    given = environ.get(VARIABLE, "")
+    if given:
+        return "" if given.lower() in _OFF else os.path.abspath(given)
+    return _FOLDER if limits.count_gpus(devices) and not environ.get("SLURM_JOB_ID") else ""
+
+
+def setting_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a supervisor and a job are told, whose variables would say something else."""
+    folder = folder_of(environ)
+    if folder or environ.get(VARIABLE) or limits.count_gpus():
+        return {VARIABLE: folder or "off"}
+    return {}
+
+
+class GpuLocks:
+    """The locks that this process has, and those of others; without a folder, all GPUs are free."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+        self.are_missed = False  # whether one was found that another process had
+
+    def take(self, devices: Iterable[str]) -> bool:
+        """Take the locks of these devices and keep no others; False, and none, if another process has one of them."""
+        self.release()
+        for device in devices if self._folder else ():
+            descriptor = self._open(device, os.O_RDWR)
+            if descriptor is None:
+                continue
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                os.close(descriptor)
+                self.are_missed = True
+                self.release()
+                return False
+            self._held[device] = descriptor
+        return True
+
+    def release(self) -> None:
+        """Free what this process has, also where a child of it still has the file open."""
+        while self._held:
+            _, descriptor = self._held.popitem()
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def are_elsewhere(self, devices: Sequence[str]) -> set[str]:
+        """Return which of the devices other processes have."""
+        found = set()
+        for device in devices if self._folder else ():
+            descriptor = None if device in self._held else self._open(device, os.O_RDONLY)
+            if descriptor is not None:
+                if not _lock(descriptor, fcntl.LOCK_SH):
+                    found.add(device)
+                os.close(descriptor)
+        self.are_missed |= bool(found)
+        return found
+
+    def holder(self, device: str) -> str:
+        """Return who has a device, as far as the kernel says: a process and its user."""
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            file = os.stat(os.path.join(self._folder, file_name(device)))
+            place = os.major(file.st_dev), os.minor(file.st_dev), file.st_ino
+            for pid, major, minor, inode in _HOLDER.findall(Path("/proc/locks").read_text()):
+                if (int(major, 16), int(minor, 16), int(inode)) == place:
+                    return f"process {pid} of {_user(os.stat(f'/proc/{pid}').st_uid)}"
+        return "another process"
+
+    def watch(self, libc: Any) -> int:
+        """Return a descriptor that can be read once a device may have become free; -1 where the kernel has none."""
+        if libc is None or not self._folder:
+            return -1
+        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if descriptor >= 0:
+            libc.inotify_add_watch(descriptor, os.fsencode(self._folder), _CLOSED_AFTER_WRITING)
+        return descriptor
+
+    def _open(self, device: str, flags: int) -> int | None:
+        """Open the file of a device, which any user may have made; None where that cannot be: it is not locked."""
+        path = os.path.join(self._folder, file_name(device))
+        with contextlib.suppress(OSError):
+            if not os.path.exists(path):
+                _make(self._folder, path)
+            descriptor = os.open(path, flags | _OPEN)
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            os.close(descriptor)
+        return None
+
+
+def _make(folder: str, path: str) -> None:
+    """Make the file of a device, and the folder, for all users; another process may do so at the same time."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+        os.chmod(folder, _FOLDER_FOR_ALL)  # whatever the umask says
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, _FOR_ALL)
+        os.fchmod(descriptor, _FOR_ALL)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without such locks
+        return True
+    return True
+
+
+def file_name(device: str, devices: str = "/dev") -> str:
+    """Return the name of a device's file: of the one that CUDA counts so, where that is known.
+
+    In a container, GPU 0 may be the third of the machine.
+    """
+    numbers = sorted(limits.numbers_of_gpus(devices))
+    if device.isdecimal() and int(device) < len(numbers):
+        return f"nvidia{numbers[int(device)]}"
+    return re.sub(r"[^\w.-]", "_", device) or "_"
+
+
+def _user(uid: int) -> str:
+    import pwd  # only to name a user
+
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return f"user {uid}"
