@@ -39,7 +39,7 @@ _EGG = r"[#&]egg=([A-Za-z0-9._-]+)"
 _REPOSITORY = r"(?i)(?:git|hg|bzr|svn)\+"
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_OF_CONDA = rf"\A(?:{CONSTRAINT})?([\w.-]+)\s*=\s*([\w.]+)(?:=\S*)?\Z"  # name=version=build
+_OF_CONDA = rf"\A(?:{CONSTRAINT})?(\w[\w.-]*)\s*=\s*([\w.]+)(?:=\S*)?\Z"  # name=version=build
 
 _SETTINGS = "what its [tool.uv] says"  # an address in it may hold a password
 
