@@ -85,7 +85,10 @@ class KnownChallenges:
 
 
 def config_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files with logins that exist, the one that counts first."""
+    """Return the files with logins that exist, the one that counts first.
+
+    ``su`` and ``sudo`` may leave a folder in XDG_RUNTIME_DIR that only the user before may enter.
+    """
     home = Path(environ.get("HOME") or Path.home())
     named = [Path(environ["REGISTRY_AUTH_FILE"])] if environ.get("REGISTRY_AUTH_FILE") else []
     docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
@@ -94,7 +97,7 @@ def config_files(environ: Mapping[str, str]) -> list[Path]:
         Path(f"{runtime}/containers/auth.json" if runtime else f"/run/containers/{os.getuid()}/auth.json"),
         Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json",
     ]
-    return [file for file in (*named, docker, *podman) if file.is_file()]
+    return [file for file in (*named, docker, *podman) if os.path.isfile(file)]
 
 
 def _login_in(file: Path, host: str, repository: str, environ: Mapping[str, str]) -> Login | None:

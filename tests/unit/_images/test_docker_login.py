@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +105,21 @@ def test_a_login_of_podman_for_a_part_of_a_registry_counts_there(environ, config
     assert login("r.example.com", "team/jobs") == "team"
     assert login("r.example.com", "teams/jobs") == "all"
     assert login("docker.io", "team/jobs") == "hub"
+
+
+def test_a_folder_that_only_another_user_may_enter_has_no_login(environ, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0)
+    is_root = os.geteuid() == 0
+
+    try:
+        if is_root:
+            os.seteuid(65534)
+        found = find_login("r.example.com", None, environ)
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+    assert found == Login()
 
 
 def test_a_helper_of_one_registry_is_asked_for_that_one_and_the_store_for_all_others(environ, config, helper) -> None:
