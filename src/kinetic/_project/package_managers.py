@@ -29,9 +29,11 @@ def with_places(found: Sequence[Entry], page: Mapping[str, object], folder: Path
 def as_uv_settings(page: Mapping[str, object]) -> dict[str, object]:
     """Return the sources of Poetry and PDM as uv would have them in ``[tool.uv]``."""
     indexes = [_index(each, explicit=each.get("priority") == "explicit") for each in _sources(page, "poetry")]
-    indexes += [_index(each, default=each["name"] == "pypi") for each in _sources(page, "pdm")]
-    pins = {name: {"index": str(about["source"])} for name, about in _dependencies(page) if "source" in about}
-    return {"index": indexes, "sources": pins} if indexes else {}
+    of_pdm = _sources(page, "pdm")
+    links = [each["url"] for each in of_pdm if each.get("type") == "find_links"]
+    indexes += [_index(each, default=each["name"] == "pypi") for each in of_pdm if each["url"] not in links]
+    pins = {name: {"index": _index_name(about["source"])} for name, about in _dependencies(page) if "source" in about}
+    return ({"index": indexes, "sources": pins} if indexes else {}) | ({"find-links": links} if links else {})
 
 
 def _sources(page: Mapping[str, object], tool: str) -> list[Mapping[str, object]]:
@@ -41,7 +43,13 @@ def _sources(page: Mapping[str, object], tool: str) -> list[Mapping[str, object]
 
 
 def _index(source: Mapping[str, object], **flags: bool) -> dict[str, object]:
-    return {"name": str(source["name"]), "url": source["url"], **{name: True for name, given in flags.items() if given}}
+    name = _index_name(source["name"])
+    return {"name": name, "url": source["url"], **{flag: True for flag, given in flags.items() if given}}
+
+
+def _index_name(name: object) -> str:
+    """Return the name of an index for uv, which takes few characters; Poetry takes any, whatever their case."""
+    return re.sub(r"[^a-z0-9._-]", "-", str(name).lower())
 
 
 def _table(page: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -1053,6 +1053,42 @@ def test_sources_of_pdm_are_indexes_and_the_one_named_pypi_replaces_the_usual_on
     ]
 
 
+def test_a_source_of_poetry_may_have_any_name_and_is_found_whatever_its_case(tree):
+    tree.write(
+        "pyproject.toml",
+        """
+        [project]
+        dependencies = ["acme-models"]
+        [tool.poetry.dependencies]
+        acme-models = { source = "acme pypi" }
+        [[tool.poetry.source]]
+        name = "Acme PyPI"
+        url = "https://pypi.acme.example/simple"
+        """,
+    )
+
+    assert settings_of(tree.find())["tool"]["uv"] == {
+        "index": [{"name": "acme-pypi", "url": "https://pypi.acme.example/simple"}],
+        "sources": {"acme-models": [{"index": "acme-pypi"}]},
+    }
+
+
+def test_a_source_of_pdm_may_be_a_page_with_links(tree):
+    tree.write(
+        "pyproject.toml",
+        """
+        [project]
+        dependencies = ["acme-models"]
+        [[tool.pdm.source]]
+        name = "acme"
+        type = "find_links"
+        url = "https://acme.example/wheels.html"
+        """,
+    )
+
+    assert settings_of(tree.find())["tool"]["uv"] == {"find-links": ["https://acme.example/wheels.html"]}
+
+
 @pytest.mark.parametrize(
     ("place", "folder"),
     [
