@@ -57,7 +57,8 @@ def write_requirements(lines: Iterable[str], folder: Path) -> list[str]:
         if found or name == "requirements.txt":
             (folder / name).touch(0o600)  # the address of an index may hold a password
             (folder / name).write_text("".join(found), encoding="utf-8")  # whatever the locale of the container is
-    limits = [*map(os.path.abspath, os.environ.get("UV_CONSTRAINT", "").split()), str(folder / "constraints.txt")]
+    theirs = os.environ.get("UV_CONSTRAINT", "").split()
+    limits = [*(each if "://" in each else os.path.abspath(each) for each in theirs), str(folder / "constraints.txt")]
     words = [word for each in limits for word in ("-c", each)] if files["constraints.txt"] else []
     if files["pyproject.toml"]:
         words += ["--project", str(folder), "-r", str(folder / "pyproject.toml")]

@@ -123,6 +123,14 @@ def test_settings_of_uv_are_written_beside_the_requirements_and_named(tmp_path):
     assert (tmp_path / "pyproject.toml").read_text() == "tool.uv.index = []\n"
 
 
+def test_the_address_of_constraints_in_the_variable_of_uv_stays_an_address(tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CONSTRAINT", "https://host.example/limits.txt own.txt")
+
+    words = python_runtime.write_requirements(["x", "-c y<2"], tmp_path)
+
+    assert words[1::2] == ["https://host.example/limits.txt", os.path.abspath("own.txt"), f"{tmp_path}/constraints.txt"]
+
+
 @pytest.mark.parametrize("context", [tracebacks.Leaving, lambda: tracebacks.Detaching(str)])
 def test_a_coroutine_that_is_collected_while_its_thread_imports_something_leaves_the_import_lock_taken(context) -> None:
     async def waits() -> None:
