@@ -583,6 +583,20 @@ def test_nothing_is_written_below_a_file_system_that_was_unmounted_where_nobody_
     assert store.get("job/b") == b"computed for hours"
 
 
+def test_nothing_counts_as_deleted_while_the_file_system_is_unmounted(small_disk):
+    store = FileStore(small_disk)
+    store.put("job/a", b"old")
+    subprocess.run(["umount", str(small_disk)], check=True)
+    try:
+        for verb in (store.size, store.entry, store.touch):
+            with pytest.raises(StoreUnreachableError, match="Not mounted any more"):
+                verb("job/a")
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(small_disk)], check=True)
+
+    assert store.size("job/a") is None
+
+
 @pytest.mark.parametrize("source", [b"x" * (2 << 20), [b"x" * 1000] * 2000], ids=["bytes", "chunks"])
 def test_a_full_disk_is_an_error_of_ours_and_leaves_what_was_there(small_disk, source):
     store = FileStore(small_disk / "store")

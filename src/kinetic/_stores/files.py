@@ -209,6 +209,7 @@ class FileStore:
             try:
                 about = folders.lstat(self.root, key)
             except (FileNotFoundError, NotADirectoryError):
+                self._check_mount()
                 return None
             return Entry(key, about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
 
@@ -340,7 +341,10 @@ class FileStore:
         folders.make(self.root)
 
     def _check_mount(self) -> None:
-        """Refuse to make what is missing because the file system is away: it would be hidden once that is back."""
+        """Refuse to make what is missing because the file system is away, and to say that it is missing.
+
+        It would be hidden once that is back; and of a batch that is missing, jobs are ended.
+        """
         if not os.path.ismount(self._mount):
             raise OSError(errno.ENODEV, "Not mounted any more", self._mount)
 
