@@ -24,7 +24,7 @@ from kinetic._images.container_registry import Login, Reference, Registry
 from kinetic._images.image import ImageBuilder, Progress
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Source, with_built
-from kinetic._images.request import BuildRequest, plain_wheel
+from kinetic._images.request import BuildRequest, plain_wheel, with_folders
 from kinetic._images.wheels import WheelCache, host_of
 from kinetic._wire import python_runtime
 from kinetic._wire.http_client import HttpClient
@@ -52,7 +52,7 @@ def build(page: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> d
     with tempfile.TemporaryDirectory(prefix="kinetic-image-") as name:
         folder = Path(name)
         environ = {**environ, "NETRC": str(_write_netrc(folder / "netrc", logins.get("indexes") or {}))}
-        cache = WheelCache(folder / "wheels", environ)
+        cache = WheelCache(folder / "wheels", with_folders(environ, logins))
         cache.folder.mkdir()
         for sha256, data in (page.get("carried") or {}).items():
             (cache.folder / f"{sha256}.whl").write_bytes(data)

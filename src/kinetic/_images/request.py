@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,13 +61,24 @@ def logins(request: BuildRequest, environ: Mapping[str, str]) -> dict[str, Any]:
         for at in map(Reference.parse, (request.source, f"{request.repository}:env"))
         if (found := find_login(at.host, None, environ, repository=at.name)).user
     }
-    indexes = {}
     environ = wheel_files.with_indexes(environ, request.indexes)
+    found_at: dict[str, dict[str, tuple[str, str]]] = {}  # by hosts, and folders of files
     for url in (*(each.url for each in request.lock.wheels), *(each.url for each in locks.sources(request.lock))):
-        host = wheel_files.host_of(url)
-        if host not in indexes and (found_login := wheel_files.find_login(url, environ)):
-            indexes[host] = found_login
+        if found_login := wheel_files.find_login(url, environ):
+            found_at.setdefault(wheel_files.host_of(url), {})[url.rpartition("/")[0]] = found_login
+    several = [by_folder for by_folder in found_at.values() if len({*by_folder.values()}) > 1]
     return {
         "registries": {host: [found.user, found.password] for host, found in registries.items()},
-        "indexes": {host: list(found_login) for host, found_login in indexes.items()},
+        "indexes": {host: list(next(iter(by_folder.values()))) for host, by_folder in found_at.items()},
+        "folders": {folder: list(login) for by_folder in several for folder, login in by_folder.items()},
     }
+
+
+def with_folders(environ: Mapping[str, str], logins: Mapping[str, Any]) -> dict[str, str]:
+    """Return variables with the logins of folders where one host has several, as of two projects of GitLab."""
+    addresses = []
+    for folder, login in (logins.get("folders") or {}).items():
+        scheme, _, rest = str(folder).partition("://")
+        user, password = (urllib.parse.quote(str(each), safe="") for each in login)
+        addresses.append(f"{scheme}://{user}:{password}@{rest}")
+    return wheel_files.with_indexes(environ, addresses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 from servers.registry import anonymous
 
-from kinetic._images import builders, uplink
+from kinetic._images import builders, uplink, wheels
 from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError
 from kinetic._images.container_registry import Registry
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
+from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
-from kinetic._images.request import BuildRequest, logins
+from kinetic._images.request import BuildRequest, logins, with_folders
 from kinetic._images.uplink import Meter, SlowUplinkError, Uplinks
 from kinetic.errors import ImageBuildError
 
@@ -170,11 +172,30 @@ def test_passwords_of_indexes_and_registries_go_along_and_nothing_else(base, whe
     found = logins(request, environ)
 
     host = made.url.split("/")[2]
-    assert found == {"registries": {"registry.test": ["me", "here"]}, "indexes": {host: ["me", "secret"]}}
+    registries, indexes = {"registry.test": ["me", "here"]}, {host: ["me", "secret"]}
+    assert found == {"registries": registries, "indexes": indexes, "folders": {}}
     in_address = request._replace(indexes=(f"http://ann:%40@{host}/simple",))
     assert logins(in_address, environ)["indexes"] == {host: ["ann", "@"]}
     assert logins(request._replace(indexes=(f"https://ann:no@{host}/simple",)), environ) == found
     assert "ann" not in str(in_address.to_json())
+
+
+def test_a_builder_elsewhere_has_the_login_of_each_index_of_a_host(base, tmp_path) -> None:
+    # as of two projects of GitLab, each with a deploy token
+    project = "https://gitlab.example/api/v4/projects/{}/packages/pypi"
+    addresses = [f"{project.format(number)}/files/ab/alpha-1.0-py3-none-any.whl" for number in (1, 12)]
+    made = tuple(Wheel(f"alpha{number}", "1.0", "alpha", "00", 1, url) for number, url in enumerate(addresses))
+    named = [
+        f"{project.format(number)}/simple".replace("://", f"://ci:{word}@") for number, word in ((1, "a"), (12, "b"))
+    ]
+    request = BuildRequest(
+        Lock(without_wheels().platform, made, (), ""), base, "base.test/p", "r.test/jobs", tuple(named)
+    )
+
+    there = json.loads(json.dumps(logins(request, {"HOME": str(tmp_path)})))
+
+    environ = with_folders({"HOME": str(tmp_path)}, there)
+    assert [wheels.find_login(address, environ) for address in addresses] == [("ci", "a"), ("ci", "b")]
 
 
 # ------------------------------------------------------------------------------------------------------------- uplink
