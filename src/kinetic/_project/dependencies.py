@@ -348,8 +348,10 @@ def find(
         declared = in_script(Path(script), text, locked=has_lock) if "# /// script" in text else None
         if declared is not None and has_lock and export is not None:
             exported = export(Path(script), (), ())
-            return _of_lock(lock, Path(script), exported, declared, declared.uv.tables, [], base=base)
+            tables = (*declared.uv.tables, *_settings_around(lock))
+            return _of_lock(lock, Path(script), exported, declared, tables, [], base=base)
         if declared is not None:
+            declared = declared._replace(uv=UvSettings((*declared.uv.tables, *_settings_around(lock))))
             notes = [f"dependencies come from the metadata of {script}"]
             return _finished(Path(script), "script", declared, notes, base=base)
     entry = Path(os.path.abspath(plan.root / plan.entry_rel))
@@ -370,7 +372,7 @@ def find(
         return _of_project(file, wanted, export, notes, base=base)
     if any(wanted):
         notes.append(f"extras and groups have no meaning for {file}: {wanted}")
-    declared = Declared(requirements.read(file), uv=_settings_beside(file))
+    declared = Declared(requirements.read(file), uv=UvSettings(_settings_around(file, of_pip=True)))
     return _finished(file, "requirements", declared, notes, base=base)
 
 
@@ -500,7 +502,7 @@ def _of_project(file: Path, wanted: Wanted, export: Export | None, notes: list[s
     if not found.entries:
         unread = f"; not read: {', '.join(found.unread)}" if found.unread else ""
         notes.append(f"{file} has no dependencies in [project]: {_only_base(base=base)}{unread}")
-    tables = (*_uv_files(file.parent), *found.uv.tables)
+    tables = (*_settings_around(file), *found.uv.tables)
     return _finished(file, "pyproject", found._replace(uv=UvSettings(tables)), notes, base=base)
 
 
@@ -531,20 +533,36 @@ def _of_lock(
 
 
 def _tables_of_lock(lock: Path, file: Path, own: UvSettings) -> list[Mapping[str, object]]:
-    """Return what uv is told in a project and at the root of its workspace."""
+    """Return what uv is told at the root of a project's workspace or above it, and in the project."""
     root = lock.with_name(file.name)
     more = [_uv_table(root, _toml(root, read_text(root)))] if root != file and root.is_file() else []
-    return [*_uv_files(lock.parent), *own.tables, *more]
+    return [*_settings_around(lock), *own.tables, *more]
 
 
-def _settings_beside(file: Path) -> UvSettings:
-    """Return what uv is told beside a requirements file; ``[tool.uv.sources]`` is of the pyproject.toml alone."""
-    tables, about = _uv_files(file.parent), file.with_name("pyproject.toml")
-    text = read_text(about) if about.is_file() else ""
-    if "tool.uv" in text:
-        table = _uv_table(about, _toml(about, text))
-        tables.append({key: value for key, value in table.items() if key != "sources"})
-    return UvSettings(tables)
+def _settings_around(file: Path, *, of_pip: bool = False) -> list[Mapping[str, object]]:
+    """Return what uv is told in the nearest folder that says something: that of a file, or above it in its repository.
+
+    Versions that it chooses are those of ``uv pip``: other commands take them from the file itself, or its workspace.
+    """
+    left_out = {"sources", *(() if of_pip else uv_settings.CHOSEN)}
+    for folder in (file.parent, *file.parent.parents):
+        if found := [*_uv_files(folder), *_uv_tables(folder, is_above=folder != file.parent)]:
+            return [{key: value for key, value in each.items() if key not in left_out} for each in found]
+        if (folder / ".git").exists():
+            break
+    return []
+
+
+def _uv_tables(folder: Path, *, is_above: bool) -> list[Mapping[str, object]]:
+    file = folder / "pyproject.toml"
+    try:
+        text = read_text(file) if file.is_file() else ""
+        table = _uv_table(file, _toml(file, text)) if "tool.uv" in text else {}
+    except OptionError:
+        if is_above:  # as uv, which only warns of it
+            return []
+        raise
+    return [table] if table else []
 
 
 def _uv_files(folder: Path) -> list[Mapping[str, object]]:

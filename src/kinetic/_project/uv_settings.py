@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 # Of the lists, those of all tables count; of the others, the first.
-_CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
-_LISTS = ("extra-index-url", "find-links", *_CHOSEN)
+CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
+_LISTS = ("extra-index-url", "find-links", *CHOSEN)
 _WORDS = ("index-url", "index-strategy", "prerelease")
 _DATES = ("exclude-newer", "exclude-newer-package")  # a lock has files that were there then
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})

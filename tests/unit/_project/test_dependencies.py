@@ -920,6 +920,48 @@ def test_settings_of_uv_beside_a_requirements_file_count_as_for_uv_pip(tree, nam
     assert "sources" not in told
 
 
+INDEX_ABOVE = 'constraint-dependencies = ["six<1.16"]\n[[{}index]]\nurl = "https://pypi.acme.example/simple"\n'
+
+
+@pytest.mark.parametrize("name", ["uv.toml", "pyproject.toml"])
+@pytest.mark.parametrize("kind", ["requirements.txt", "pyproject.toml", "script.py", "uv.lock"])
+def test_settings_of_uv_in_a_folder_above_count_as_for_uv(tree, name, kind):
+    # uv 0.13: of versions, only `uv pip` takes what such a folder chooses
+    lines = {
+        "requirements.txt": "six\n",
+        "pyproject.toml": '[project]\ndependencies = ["six"]\n',
+        "script.py": '# /// script\n# dependencies = ["six"]\n# ///\n',
+    }
+    export = lock(tree, "six==1.15.0", declared='"six"')[0] if kind == "uv.lock" else None
+    file = tree.write(f"app/{kind}", lines[kind]) if kind in lines else tree.entry / kind
+    table = "[tool.uv]\n" + INDEX_ABOVE.format("tool.uv.") if name == "pyproject.toml" else INDEX_ABOVE.format("")
+    tree.write(name, table)
+
+    found = tree.find(script=str(file) if kind == "script.py" else None, export=export)
+
+    told = settings_of(found)["tool"]["uv"]
+    assert told["index"][0]["url"] == "https://pypi.acme.example/simple"
+    assert ("constraint-dependencies" in told) is (kind == "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("between", "text"), [("app/.git/HEAD", ""), ("app/uv.toml", "native-tls = true\n")], ids=["repository", "settings"]
+)
+def test_settings_of_uv_above_a_repository_or_above_nearer_ones_do_not_count(tree, between, text):
+    tree.write("uv.toml", INDEX_ABOVE.format(""))
+    tree.write(between, text)
+    tree.write("app/requirements.txt", "six\n")
+
+    assert tree.find().lines == ("six",)
+
+
+def test_a_project_above_that_cannot_be_read_keeps_no_job_from_being_submitted(tree):
+    tree.write("pyproject.toml", "[tool.uv\n")
+    tree.write("app/requirements.txt", "six\n")
+
+    assert tree.find().lines == ("six",)
+
+
 def test_a_date_without_quotes_is_one_for_uv_and_for_jobs(tree):
     tree.write("pyproject.toml", "[tool.uv]\nexclude-newer = 2024-01-01T00:00:00Z\n")
 
