@@ -3,16 +3,21 @@
 A browser sends requests to this machine for any page that it shows. So there are three checks, and each is enough to
 keep a foreign page out. The *host* must be ours, or a foreign name could be made to lead here (DNS rebinding). The
 *origin* must be ours where the browser names one, and what changes something must name one. And a *token*, new for
-each dashboard, is in the address that is opened first, and in a cookie of the same site from then on.
+each dashboard, is in the address that is opened first; a cookie of the same site, with a secret of its own, is given
+for it. That address is an argument of the browser, which every user of this machine can read: so the token counts only
+where our own user sends it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
+
+from kinetic._wire import inspection
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,11 +47,17 @@ def new_token() -> str:
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
+def is_own(scope: Scope) -> bool:
+    """Return whether no other user of this machine sends a request; it may start lsof."""
+    return inspection.is_own_client(tuple(scope["client"]), tuple(scope["server"]), elsewhere=True)
+
+
 class Guard:
     """Passes on the requests that may be answered, and adds to each answer what browsers must hold to."""
 
-    def __init__(self, app: Application, *, token: str, port: int) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: Application, *, token: str, port: int, is_own: Callable[[Scope], bool] = is_own) -> None:
+        self._app, self._token, self._is_own = app, token, is_own
+        self._secret = new_token()  # of the cookie
         self._hosts = {f"{HOST}:{port}", f"localhost:{port}"}
         # Cookies belong to a host and all its ports: two dashboards must not take each other's.
         self._cookie = f"kinetic_dashboard_{port}"
@@ -57,7 +68,10 @@ class Guard:
             raise RuntimeError(f"the dashboard speaks HTTP, not {scope['type']}")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         has_token = self._has_token(scope)
-        why = self._refusal(scope, headers, has_token=has_token)
+        if has_token and not await asyncio.to_thread(self._is_own, scope):
+            why = "its address was opened by another user of this machine; only the user who started it may open it"
+        else:
+            why = self._refusal(scope, headers, has_token=has_token)
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -67,7 +81,7 @@ class Guard:
                 if b"content-security-policy" not in names:
                     given.append((b"content-security-policy", _POLICY.encode()))
                 if has_token and not why:
-                    cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+                    cookie = f"{self._cookie}={self._secret}; Path=/; HttpOnly; SameSite=Strict"
                     given.append((b"set-cookie", cookie.encode()))
                 message = {**message, "headers": given}
             await send(message)
@@ -101,12 +115,13 @@ class Guard:
         if scope["path"] != "/" or scope["method"] != "GET":
             return False
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])
-        return self._is_token(given[0])
+        return _is_same(given[0], self._token)
 
     def _has_cookie(self, headers: dict[str, str]) -> bool:
         # Not http.cookies: one cookie of another program that it cannot read would hide ours.
         pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
-        return any(name == self._cookie and self._is_token(value) for name, _, value in pairs)
+        return any(name == self._cookie and _is_same(value, self._secret) for name, _, value in pairs)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+
+def _is_same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(), secret.encode())

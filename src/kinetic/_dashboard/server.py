@@ -108,6 +108,7 @@ class Dashboard:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # a client would say itself who it is
             timeout_graceful_shutdown=_END_SECONDS,
         )
         self.feed.start()

@@ -136,13 +136,25 @@ def is_own_peer(connection: socket.socket) -> bool:
         ours, theirs = connection.getsockname()[:2], connection.getpeername()[:2]
     except OSError:  # it is gone already
         return False
+    return is_own_client(theirs, ours)
+
+
+def is_own_client(theirs: tuple[str, int], ours: tuple[str, int], *, elsewhere: bool = False) -> bool:
+    """Return the same of a connection by the addresses of its ends.
+
+    ``elsewhere`` is returned where the kernel has no such client: a browser on Windows, with its own network in WSL.
+    """
     if Path("/proc/net/tcp").exists():
-        return _socket_owner(theirs, ours) in {os.geteuid(), 0}
+        owner = _socket_owner(theirs, ours)
+        return elsewhere if owner is None else owner in {os.geteuid(), 0}
     return _is_seen_by_lsof(theirs[1], ours[1])
 
 
 def _socket_owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Return the user who holds the socket that is bound to ``local`` and connected to ``remote``."""
+    """Return the user who holds the socket that is bound to ``local`` and connected to ``remote``; None for no socket.
+
+    Of one that was closed on one side, nothing says it: -1.
+    """
     wanted = (_hexadecimal(*local), _hexadecimal(*remote))
     for table in _TABLES:
         try:
@@ -151,8 +163,8 @@ def _socket_owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None
             continue
         for row in rows:
             fields = row.split()
-            if fields[3] == _ESTABLISHED and all(map(str.endswith, fields[1:3], wanted)):
-                return int(fields[7])
+            if all(map(str.endswith, fields[1:3], wanted)):
+                return int(fields[7]) if fields[3] == _ESTABLISHED else -1
     return None
 
 

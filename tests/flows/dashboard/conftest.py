@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import browser as browsers
 import pytest
@@ -35,13 +34,14 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str], page: dict[str, Any]) -> None:
         self.process, self.url, self.port = process, str(page["url"]), int(page["port"])
-        self.token = urlsplit(self.url).query.removeprefix("token=")
         self.origin = f"http://127.0.0.1:{self.port}"
+        self.cookie = ""
+        self.cookie = self.ask(self.url.removeprefix(self.origin))[1]["set-cookie"].partition(";")[0]
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Send a request; a header that is "" is left out."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        given = {"Cookie": f"kinetic_dashboard_{self.port}={self.token}"}
+        given = {"Cookie": self.cookie}
         given |= {"Origin": self.origin} if method != "GET" else {}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -70,8 +70,7 @@ class Served:
     def events(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield the events of a stream."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        cookie = {"Cookie": f"kinetic_dashboard_{self.port}={self.token}"}
-        connection.request("GET", f"/api/v1{path}", headers=cookie)
+        connection.request("GET", f"/api/v1{path}", headers={"Cookie": self.cookie})
         answer = connection.getresponse()
         try:
             while text := answer.readline():

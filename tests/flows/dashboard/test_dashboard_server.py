@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -343,7 +344,25 @@ def test_two_dashboards_run_at_once_and_do_not_take_each_others_cookies(dashboar
 
     assert one.port != other.port
     assert one.get("/jobs")["jobs"] == other.get("/jobs")["jobs"] == []
-    assert one.ask("/api/v1/jobs", Cookie=f"kinetic_dashboard_{one.port}={other.token}")[0] == 403
+    assert one.ask("/api/v1/jobs", Cookie=other.cookie.replace(str(other.port), str(one.port)))[0] == 403
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become another user")
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+def test_another_user_of_this_machine_who_has_the_address_is_not_let_in(dashboard):
+    served = dashboard()
+    request = (
+        f"GET {served.url.removeprefix(served.origin)} HTTP/1.0\r\nHost: 127.0.0.1:{served.port}\r\n"
+        f"X-Forwarded-For: 127.0.0.1\r\n\r\n"
+    )
+    talk = 'exec 3<>"/dev/tcp/127.0.0.1/$0" && cat >&3 && cat <&3'
+    for user, status in ((os.geteuid(), b"200"), (65534, b"403")):
+        command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "bash", "-c", talk]
+
+        answer = subprocess.run([*command, str(served.port)], input=request.encode(), capture_output=True, check=False)
+
+        assert answer.stdout.split()[1] == status, answer
+        assert (b"set-cookie" in answer.stdout) == (status == b"200")
 
 
 def test_a_port_that_is_taken_is_refused_with_a_way_out(dashboard, project):

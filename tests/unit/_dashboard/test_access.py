@@ -10,7 +10,6 @@ from kinetic._dashboard import access
 
 TOKEN, PORT = "the-token", 8642
 OURS = f"http://127.0.0.1:{PORT}"
-COOKIE = f"kinetic_dashboard_{PORT}={TOKEN}"
 
 
 async def app(scope, receive, send):
@@ -18,7 +17,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"secret"})
 
 
-def ask(path: str = "/api/v1/jobs", method: str = "GET", query: str = "", **headers: str):
+def ask(path: str = "/api/v1/jobs", method: str = "GET", query: str = "", is_own: bool = True, **headers: str):
     """Send a request through the guard; return status, headers and body."""
     sent = []
 
@@ -33,8 +32,13 @@ def ask(path: str = "/api/v1/jobs", method: str = "GET", query: str = "", **head
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in given.items() if value],
     }
-    asyncio.run(access.Guard(app, token=TOKEN, port=PORT)(scope, None, send))
+    scope["is_own"] = is_own
+    asyncio.run(GUARD(scope, None, send))
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+GUARD = access.Guard(app, token=TOKEN, port=PORT, is_own=lambda scope: scope["is_own"])
+COOKIE = ask("/", query=f"token={TOKEN}")[1][b"set-cookie"].decode().partition(";")[0]
 
 
 def test_the_token_in_the_first_address_opens_the_page_and_becomes_a_cookie_of_the_same_site():
@@ -42,6 +46,15 @@ def test_the_token_in_the_first_address_opens_the_page_and_becomes_a_cookie_of_t
 
     assert status == 200
     assert headers[b"set-cookie"].decode() == f"{COOKIE}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def test_the_token_opens_nothing_for_another_user_who_read_it_among_the_arguments_of_the_browser():
+    status, headers, body = ask("/", query=f"token={TOKEN}", is_own=False)
+
+    assert status == 403
+    assert b"secret" not in body
+    assert b"set-cookie" not in headers
+    assert ask(cookie=f"kinetic_dashboard_{PORT}={TOKEN}")[0] == 403
 
 
 def test_the_cookie_opens_everything_else_whatever_other_cookies_there_are():
@@ -54,7 +67,7 @@ def test_the_cookie_opens_everything_else_whatever_other_cookies_there_are():
     [
         {},
         {"cookie": f"kinetic_dashboard_{PORT}=wrong"},
-        {"cookie": f"kinetic_dashboard_8643={TOKEN}"},
+        {"cookie": COOKIE.replace(str(PORT), "8643")},
         {"cookie": f"kinetic_dashboard_{PORT}="},
         {"query": f"token={TOKEN}"},  # of the page itself only: else it would stand in many addresses
         {"path": "/", "query": "token=wrong"},

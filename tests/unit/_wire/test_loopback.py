@@ -54,6 +54,28 @@ def test_one_that_has_closed_its_end_is_not_taken_for_ours():
             assert connection.recv(1) == b""  # it is closed now, and the kernel shows user 0 as its owner
 
             assert not inspection.is_own_peer(connection)
+            assert not inspection.is_own_client(connection.getpeername(), connection.getsockname(), elsewhere=True)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="the kernel shows no table of connections")
+def test_one_that_has_closed_half_of_it_is_not_taken_for_ours_nor_for_one_from_elsewhere():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as peer,
+        listener.accept()[0] as connection,
+    ):
+        peer.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+        assert not inspection.is_own_client(peer.getsockname(), listener.getsockname(), elsewhere=True)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="the kernel shows no table of connections")
+def test_a_client_that_this_kernel_does_not_have_is_let_in_only_where_that_is_asked_for():
+    theirs, ours = ("127.0.0.1", 1), ("127.0.0.1", 2)
+
+    assert inspection.is_own_client(theirs, ours, elsewhere=True)
+    assert not inspection.is_own_client(theirs, ours)
 
 
 @pytest.mark.skipif(not shutil.which("lsof"), reason="lsof is not installed")
