@@ -108,7 +108,7 @@ def dev(project) -> Iterator[Callable[..., Terminal]]:
     started: list[Terminal] = []
 
     def start(*words: str) -> Terminal:
-        started.append(Terminal(sys.executable, "-m", "kinetic", "dev", *words, cwd=project.root))
+        started.append(Terminal(sys.executable, "-P", "-m", "kinetic", "dev", *words, cwd=project.root))
         return started[-1]
 
     yield start
@@ -130,6 +130,17 @@ def statuses(project: Any, shown: str) -> dict[str, str]:
     listed = json.loads(project.kinetic("jobs", "list", "--all", "--json").stdout)
     found = {job["job_id"]: job["status"] for job in listed["jobs"]}
     return {job_id: found[job_id] for job_id in re.findall(r"follow the job with: kinetic jobs logs (\S+)", shown)}
+
+
+def test_a_file_of_the_project_that_is_called_as_a_module_of_ours_takes_no_part_in_watching(dev, project) -> None:
+    project.write("click.py", "raise ImportError")
+    terminal = dev("-a", "cpu", "train.py::train", "--until", str(project.root / "go"))
+    terminal.see("layers 1")
+
+    project.write("model.py", "LAYERS = 2\n")
+    shown = terminal.see("layers 2")
+
+    assert "cancelled after" in shown
 
 
 def test_each_save_runs_the_function_again_and_an_error_waits_for_the_next_save(dev, project) -> None:

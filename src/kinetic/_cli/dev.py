@@ -114,7 +114,7 @@ def dev(
     target_function.check_file(file, target.partition("::")[2], words, command="kinetic dev")
     run_words = [*ctx.meta[_OPTIONS_TYPED], target, *words]
     if function_arguments.wants_help(words):
-        ctx.exit(subprocess.call([sys.executable, "-m", "kinetic", "run", *run_words]))
+        ctx.exit(subprocess.call([sys.executable, "-P", "-m", "kinetic", "run", *run_words]))
     place = [word for name in shared_options.PLACE if (value := given.get(name)) for word in (f"--{name}", value)]
     plan = root.plan_for_file(file)
     watcher = FileWatcher.of(plan, folders_not_sent(plan, given.get("output_dir")))
@@ -150,7 +150,7 @@ class _Run:
             own, passed = ["--start-at", str(orders), *own], [orders, *passed]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kinetic", "run", *own, *words],
+                [sys.executable, "-P", "-m", "kinetic", "run", *own, *words],
                 stdin=subprocess.DEVNULL,
                 pass_fds=passed,
                 process_group=0,
@@ -328,7 +328,7 @@ class _Session:
 
     def _cancel(self, job_id: str) -> bool:
         """Cancel a job, and wait until it has ended; report a failure."""
-        command = [sys.executable, "-m", "kinetic", "jobs", "cancel", job_id, *self._place]
+        command = [sys.executable, "-P", "-m", "kinetic", "jobs", "cancel", job_id, *self._place]
         done = subprocess.run(  # in a group of its own: a Ctrl-C does not stop it half-way
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, process_group=0, check=False
         )

@@ -352,7 +352,7 @@ class _Reporter:
             os.set_inheritable(self._descriptor, True)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        again = [sys.executable, "-m", "kinetic", *words[:at], *words[at + 2 :]]
+        again = [sys.executable, "-P", "-m", "kinetic", *words[:at], *words[at + 2 :]]
         os.execv(again[0], again)  # noqa: S606 - without a shell on purpose
 
     def begin(self, start_at: int | None) -> None:

@@ -163,7 +163,7 @@ class BatchPages:
             LaunchError: It could not begin, for example because another process drives this batch.
         """
         place, _ = self.find(group_id)
-        command = [sys.executable, "-m", "kinetic", "batch", "resume", group_id, "--failed"]
+        command = [sys.executable, "-P", "-m", "kinetic", "batch", "resume", group_id, "--failed"]
         with tempfile.TemporaryFile() as told:
             process = subprocess.Popen(
                 command,

@@ -161,6 +161,15 @@ def test_a_batch_has_rows_values_and_a_retry_that_outlives_the_dashboard(project
     wait_until(lambda: again.get(f"/batches/{group}")["jobs"][1]["attempt"] == 1, "it was tried again")
 
 
+def test_a_retry_runs_nothing_of_the_folder_that_the_dashboard_was_started_in(project, dashboard, tmp_path):
+    group = submit(project, "b = odd.run_async_map([1]); b.wait(); print(b.group_id)").splitlines()[-1]
+    served = dashboard()
+    (tmp_path / "click.py").write_text("open('run', 'w')")
+
+    assert served.post(f"/batches/{group}/retry")["started"]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_value_of_a_batch_that_could_not_be_read_is_shown_once_it_can_be(project, dashboard, home):
     group = submit(project, "b = odd.run_async_map([0, 2]); b.wait(); print(b.group_id)").splitlines()[-1]
     served = dashboard()

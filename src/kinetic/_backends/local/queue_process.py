@@ -73,7 +73,7 @@ class QueueOfParent:
     def _exchange(self, question: object) -> tuple[bool, Any]:
         if self._pipes is None or self._pid != os.getpid():
             package = Path(__file__).parents[3]
-            words = [sys.executable, "-c", _START, str(package), str(self._path)]
+            words = [sys.executable, "-P", "-c", _START, str(package), str(self._path)]
             try:
                 process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
             except OSError as error:

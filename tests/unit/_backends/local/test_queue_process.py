@@ -37,6 +37,13 @@ def test_it_answers_as_the_queue_does(asked: Any, tmp_path: Path) -> None:
         assert row == queue.jobs(["one"])["one"]
 
 
+def test_the_process_imports_nothing_of_the_current_folder(asked: Any, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "sqlite3.py").write_text("raise ImportError")
+    monkeypatch.chdir(tmp_path)
+
+    assert not asked.is_busy()
+
+
 def test_a_process_that_was_killed_is_started_again(asked: Any) -> None:
     asked.add([("one", "", 0)], "template", "{}", Limits(1, ()))
     os.kill(asked._pipes[0].pid, signal.SIGKILL)
