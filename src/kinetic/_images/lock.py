@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinetic._images import uv, wheels
+from kinetic._images import addresses, uv, wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.uv import Stop, UvResult
 from kinetic._wire import NamedTuple, python_runtime
@@ -42,8 +42,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
 _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_LOGIN = re.compile(r"://(?P<user>[^/@\s:]*)(?P<password>:[^/@\s]*)?@")
-_SECRET_FIELDS = re.compile(r"token|secret|password|signature|credential|api_?key|^sig$", re.IGNORECASE)
 _FILES_OF_UV = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # each names files, between spaces
 # What decides from where and how packages come; values may hold passwords, so only their hashes are in a key.
 INDEX_VARIABLES = (
@@ -272,7 +270,7 @@ def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[s
     for number, package in enumerate(tomllib.loads(text)["packages"] if found else ()):
         files = (str(each.get("url", "")) for each in _files(package) if each is not package.get("archive"))
         address = "" if "index" in package else _index_of(next(files, ""), found)  # another version of uv names it
-        if address and not secret_in(address):
+        if address and not addresses.secret_in(address):
             sections[number] = f"index = {json.dumps(address)}\n{sections[number]}"
     return _PACKAGE.join([head, *sections])
 
@@ -364,7 +362,7 @@ def read(platform: Platform, text: str) -> Lock:
         ) from error
     for package in packages:
         for value in _texts(package):
-            if secret := secret_in(value):
+            if secret := addresses.secret_in(value):
                 raise _has_secret(str(package["name"]), value, secret, from_git="vcs" in package)
     wheels = sorted(wheel for wheel in found.values() if wheel is not None)
     return Lock(platform, tuple(wheels), tuple(sorted(name for name, wheel in found.items() if wheel is None)), text)
@@ -379,17 +377,6 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _texts(each)
-
-
-def secret_in(text: str) -> str:
-    """Return what of an address is a secret, or "": a user alone is none where it only says how to connect, by SSH."""
-    if login := _LOGIN.search(text):
-        if login["password"] or "ssh" not in text.partition("://")[0]:
-            return "a user or a password"
-        return ""
-    query = urllib.parse.urlsplit(text).query if "://" in text else ""
-    names = [name for name, _ in urllib.parse.parse_qsl(query)]
-    return next((f"the field {name!r}" for name in names if _SECRET_FIELDS.search(name)), "")
 
 
 def _has_secret(package: str, address: str, secret: str, *, from_git: bool) -> ImageBuildError:
@@ -493,7 +480,7 @@ def suggest_line(reason: str, lines: Sequence[str], source: Path | None) -> str:
         return f"check {place}"
     numbers = [_number(line, source) for line in suspects]
     shown = [f"line {number} ({line})" if number else line for number, line in zip(numbers, suspects, strict=True)]
-    return uv.without_logins(f"check {place}: {', '.join(shown)}")
+    return addresses.without_secrets(f"check {place}: {', '.join(shown)}")
 
 
 def _mentions(text: str, line: str) -> bool:

@@ -24,8 +24,8 @@ from typing import Any
 
 from kinetic._config import home
 from kinetic._config.options import read_variable
+from kinetic._images import addresses, uv
 from kinetic._images import lock as locks
-from kinetic._images import uv
 from kinetic._images.base_image import BaseImage
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
@@ -219,7 +219,7 @@ def exported(project: Path, extras: Sequence[str], groups: Sequence[str], *, env
         if page["of"] == of:
             return [str(line) for line in page["lines"]]
     lines = uv.export_lock(project, *wanted)
-    if not any(locks.secret_in(word) for line in lines for word in line.split()):
+    if not any(map(addresses.secret_in, lines)):
         with contextlib.suppress(OSError):
             folders.write_whole(file, json.dumps({"of": of, "lines": lines}).encode())
     return lines

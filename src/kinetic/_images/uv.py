@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
 
+from kinetic._images import addresses
 from kinetic._wire import NamedTuple, python_runtime
 from kinetic.errors import ImageBuildError
 
@@ -31,12 +31,6 @@ _PATHS = dict.fromkeys(("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_
 _PATHS |= {"UV_FIND_LINKS": ",", "UV_CONFIG_FILE": "", "UV_CACHE_DIR": ""}
 # What has decided about a lock when it was made, and uv accepts no more (0.13).
 _DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_NO_SOURCES")
-_LOGIN = r"(?<=://)[^\s/@]+@"
-
-
-def without_logins(text: str) -> str:
-    """Return a text without the user and password of the addresses in it."""
-    return re.sub(_LOGIN, "***@", text)
 
 
 class Stop:
@@ -148,7 +142,7 @@ def run_uv(
         try:
             with killing(process):
                 for line in process.stdout or ():
-                    last.append(without_logins(line.rstrip()))
+                    last.append(addresses.without_secrets(line.rstrip()))
                     if last[-1]:
                         say(f"uv: {last[-1]}")
         except BaseException:  # e.g. Ctrl-C
@@ -204,7 +198,7 @@ def export_lock(place: Path, extras: Sequence[str] = (), groups: Sequence[str] =
     if done.returncode:
         raise ImageBuildError(
             f"{folder / lock} cannot be read",
-            why=UvResult(done.returncode, without_logins(done.stderr).splitlines()).reason,
+            why=UvResult(done.returncode, addresses.without_secrets(done.stderr).splitlines()).reason,
             next=" ".join([f"cd {folder} && uv lock", *of_script]),
         )
     return done.stdout.splitlines()

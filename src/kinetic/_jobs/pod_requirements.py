@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kinetic._config import options as config_options
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import ResourceRequests, read_variable
-from kinetic._images import image_choice, uv
+from kinetic._images import addresses, image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
 from kinetic._project import dependencies, pip_settings, root
@@ -53,7 +53,6 @@ _DOES_WITHOUT = frozenset(
 _GIVE_UP_SECONDS = 2.0  # for a build that is to end: its connections are closed
 _SUBMIT_SECONDS = 10.0  # for a build elsewhere: it is submitted wholly, or not at all
 _UNFINISHED = "the image is not finished: what was sent stays, and the next submission continues from there"
-_USER = r"(?i)(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@"
 _FROM_GIT = r"(?:\A|[\s@=])git\+"
 
 
@@ -275,7 +274,7 @@ class _Packages:
 
 
 def _warn_of_secrets(lines: Sequence[str]) -> None:
-    if any(_has_secret(line) for line in lines):
+    if any(addresses.secret_in(line, variables=True) for line in lines):
         output.warn_once(
             "the address of an index or a package has a password or token in it, which goes into the store and the "
             "cluster with the job; ${NAME} in its place is filled in when it is installed, from the environment of the "
@@ -366,7 +365,7 @@ def _dependencies(
         output.report_once(note)
     from_git = next((line for line in found.lines if re.search(_FROM_GIT, line)), None)
     if from_git and not image.repository and not image.has_base:  # said before the job waits for its machine
-        shown = re.sub(_USER, r"\g<scheme>://***@", from_git)
+        shown = addresses.without_secrets(from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     brought = image_choice.BROUGHT_BY_BASE if base or image.has_base else ()
     own = image.repository and read_variable("KINETIC_BASE_IMAGE", environ)  # which may hold anything
@@ -403,16 +402,3 @@ def _artifact(data: bytes, store: Store) -> Artifact:
     if not store.put(key, data, if_absent=True) and not store.touch(key):
         store.put(key, data)
     return Artifact(sha256, len(data), key=key)
-
-
-def _has_secret(line: str) -> bool:
-    """Return whether an address in a line has user:password@ or token@ in it.
-
-    A name alone is not a secret for an ssh server, and neither is "${NAME}", which uv fills in where it installs.
-    """
-    for address in re.finditer(_USER, line):
-        user, _, password = address["user"].partition(":")
-        secret = password or ("" if "ssh" in address["scheme"].lower() else user)
-        if secret and not secret.startswith("${"):
-            return True
-    return False

@@ -18,7 +18,7 @@ from kinetic._wire.python_runtime import SETTING
 _OF_UV = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
 _NAMED = rf"(?:-i|-f|--(?:extra-)?index-url|--find-links|{SETTING}tool\.uv\.(?:index|extra-index|find-links))"
 _USUAL = r"https?://pypi\.(?:org|python\.org)(?:/|\Z)"
-_LOGIN = r"(?<=://)[^/@]*@"
+_LOGIN = r"(?<=://)[^/?#]*@"
 _KEYS = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX"}
 _SECTIONS = ("global", "install", "download")
 

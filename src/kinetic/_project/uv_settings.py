@@ -35,7 +35,7 @@ _LOCKED = r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]
 _IN_FOLDER = r'source = \{ registry = "(?!https?://)'
 _FILE = r'\{ path = "([^"]+)"'
 _HASH = r"--hash[= ](sha256:[0-9a-f]{64})"
-_LOGIN = r"(?<=://)[^/@]*@"
+_LOGIN = r"(?<=://)[^/?#]*@"
 
 
 class UvSettings(NamedTuple):

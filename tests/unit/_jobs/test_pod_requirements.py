@@ -585,6 +585,9 @@ def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, mo
         "--index-url https://mia:hunter2@packages.example.com/simple",
         "--extra-index-url=https://hunter2@packages.example.com/simple",
         "library @ git+https://mia:hunter2@example.com/library",
+        "library @ git+https://mia:p@hunter2@example.com/library",
+        "library @ https://example.com/library-1-py3-none-any.whl?sp=r&sig=hunter2",
+        'library @ https://example.com/library-1-py3-none-any.whl?private_token=hunter2 ; python_version > "3"',
     ],
 )
 def test_a_password_in_an_address_passes_and_is_told_once_and_not_shown(project, told, line):
@@ -606,6 +609,7 @@ def test_a_password_in_an_address_passes_and_is_told_once_and_not_shown(project,
         "--index-url https://mia:${TOKEN}@packages.example.com/simple",
         "--index-url https://${TOKEN}@packages.example.com/simple",
         "library @ git+ssh://git@example.com/library",
+        "library @ https://example.com/library-1-py3-none-any.whl?sp=r&sig=${SIGNATURE}",
     ],
 )
 def test_an_address_without_a_secret_is_not_worth_a_warning(project, told, line):

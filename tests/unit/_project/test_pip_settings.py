@@ -19,8 +19,9 @@ def environ(tmp_path, monkeypatch):
     return {"HOME": str(tmp_path)}
 
 
-def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ):
-    note = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": ACME})
+@pytest.mark.parametrize("address", [ACME, "https://ci:p@ss@pypi.acme.example/simple"])
+def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ, address):
+    note = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": address})
 
     assert note == (
         "pip uses https://pypi.acme.example/simple (PIP_INDEX_URL), and uv, which installs for jobs, does not: "
