@@ -447,6 +447,24 @@ def test_an_id_is_enough_for_a_job_that_was_sent_to_another_store_than_the_usual
     assert _told(pair, "jobs", "status", "@last") == newer
 
 
+def test_an_id_is_enough_for_a_job_that_was_sent_before_a_setting_named_another_store(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = "from jobs import *\nbatch = talk.run_async_map([['', 1]], name='evening')\nbatch.wait()\n"
+    job_id, group_id = pair.run(submit + "print(json.dumps([takes.run_async(1).job_id, batch.group_id]))")
+    monkeypatch.setenv("KINETIC_STORE", f"file://{pair.home.parent}/other")
+
+    listed = pair.project.kinetic("jobs", "list")
+    seen = [_told(pair, "jobs", "status", word) for word in ("@last", job_id[:-3])]
+    seen += [_told(pair, "batch", "status", word) for word in (group_id[:-2], "@last", "evening")]
+    collected = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).result()))")
+    newer = pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).job_id))")
+
+    assert f"jobs were also sent to file://{pair.store}" in listed.stderr
+    assert (seen, collected) == ([job_id] * 2 + [group_id] * 3, "ran")
+    assert _told(pair, "jobs", "status", "@last") == newer
+
+
 def test_what_colleagues_keep_in_the_same_store_is_named_only_where_nothing_was_found(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

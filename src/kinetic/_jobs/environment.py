@@ -111,7 +111,7 @@ def local_store() -> Store:
 
 def note_store(store: Store) -> None:
     """Keep the address of a store to which jobs are sent, for those who look for one by its id alone."""
-    if store.url == f"file://{home()}/store":  # where everybody looks
+    if store.url == _own_store():  # of which its folder tells the same
         return
     path = _note_of(store.url)
     with contextlib.suppress(OSError):  # a full or read-only disk
@@ -127,6 +127,11 @@ def forget_store(url: str) -> None:
         _note_of(url).unlink()
 
 
+def _own_store() -> str:
+    """Return the address of the store in the home, where jobs are sent while no setting names another one."""
+    return f"file://{home()}/store"
+
+
 def _note_of(url: str) -> Path:
     return home() / "index" / f"{config_home.short_digest(url)}{_PLACE}"
 
@@ -134,10 +139,13 @@ def _note_of(url: str) -> Path:
 def noted_stores(known: Iterable[Store]) -> Iterator[tuple[Store, float]]:
     """Yield the stores to which jobs were sent lately, and when (Unix time), the last first, without the known ones."""
     urls = {store.url for store in known}
-    found = sorted(((path.stat().st_mtime, path) for path in (home() / "index").glob(f"*{_PLACE}")), reverse=True)
-    for noted, path in found[:_MOST_PLACES]:
+    notes = sorted(((path.stat().st_mtime, path) for path in (home() / "index").glob(f"*{_PLACE}")), reverse=True)
+    own = home() / "store"
+    with contextlib.suppress(OSError):  # none was made yet
+        notes = [*notes[:_MOST_PLACES], (own.stat().st_mtime, own)]  # each job makes a folder in it
+    for noted, path in sorted(notes, reverse=True)[: _MOST_PLACES + 1]:
         with contextlib.suppress(OSError, ValueError, KineticError):  # a damaged file
-            if (url := path.read_text()) not in urls:
+            if (url := _own_store() if path == own else path.read_text()) not in urls:
                 yield open_store(url), noted
 
 
