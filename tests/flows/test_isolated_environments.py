@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -229,6 +230,75 @@ def test_a_package_that_there_is_not_is_told_with_its_line_and_is_looked_for_aga
         assert "99999" in caught.value.why
         assert next_.endswith(f"line 3 ({PACKAGE}>=99999)")
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+# As that of flash-attn, it imports at its build what it does not say that it needs then.
+UNDECLARED = """
+import os, zipfile
+import alpha
+
+ABOUT = "native-1.0.dist-info"
+NAMES = {"METADATA": "Metadata-Version: 2.1\\nName: native\\nVersion: 1.0\\n", "RECORD": ""}
+NAMES["WHEEL"] = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "native-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("native.py", f"built_with = {alpha.value!r}, {os.environ.get('LEVEL')!r}")
+        for path, text in NAMES.items():
+            wheel.writestr(f"{ABOUT}/{path}", text)
+    return name
+"""
+# "7.0" is the older one: the newest is 8.0.
+AS_WHEN_IT_RUNS = """
+extra-build-dependencies = { native = [{ requirement = "alpha", match-runtime = true }] }
+extra-build-variables = { native = { LEVEL = "3" } }
+[[tool.uv.dependency-metadata]]
+name = "native"
+version = "1.0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "built"),
+    [
+        ('extra-build-dependencies = { native = ["alpha"] }\n', "('8.0', None)"),
+        (AS_WHEN_IT_RUNS, "('7.0', '3')"),
+        ('no-build-isolation-package = ["native"]\ndependency-metadata = [{ name = "native" }]\n', "('7.0', None)"),
+    ],
+)
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_package_without_a_wheel_is_built_as_uv_builds_it_for_the_project(
+    cache, tmp_path, monkeypatch, table, built, has_lock
+):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("KINETIC_HOME", str(cache.parent / "home"))
+    source, project = tmp_path / "native-1.0", tmp_path / "project"
+    source.mkdir()
+    project.mkdir()
+    (source / "backend.py").write_text(UNDECLARED)
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (source / "pyproject.toml").write_text(f'[project]\nname = "native"\nversion = "1.0"\n{system}')
+    with tarfile.open(tmp_path / "native-1.0.tar.gz", "w:gz") as packed:
+        packed.add(source, source.name)
+    index = Index()
+    index(tmp_path / "native-1.0.tar.gz")
+    for version in ("7.0", "8.0"):
+        index(made_wheel(tmp_path, "alpha", version, {"alpha.py": f"value = {version!r}"}))
+    wanted = 'requires-python = ">=3.11"\ndependencies = ["alpha==7.0", "native"]\n'
+    settings = f'[[tool.uv.index]]\nurl = "{index.simple}"\n[tool.uv]\n{table}'
+    (project / "pyproject.toml").write_text(f'[project]\nname = "theirs"\nversion = "1"\n{wanted}{settings}')
+    try:
+        if has_lock:
+            subprocess.run([*uv.uv_command(), "lock", "--quiet"], cwd=project, check=True)
+        export = functools.partial(lock_store.exported, environ=os.environ)
+        found = dependencies.find(Plan(project, "", None, ("",)), export=export, base=False)
+
+        python = ready(cache, found.lines, source=found.source)
+    finally:
+        index.close()
+
+    assert run_in(python, "import native; print(native.built_with)").stdout.strip() == built
 
 
 def test_hashes_hold_beside_packages_that_have_none(cache):

@@ -112,13 +112,14 @@ def ready(
     try:
         with _alone(cache / f"{name[:24]}.lock", say):  # two that need the same lock resolve once
             lock = locked()
-        place = cache / _digest(lock)
+        settings = locks.build_settings(lines)
+        place = cache / _digest(lock, settings)
         found = _complete(place)
         if found is None:
             with _alone(place.with_suffix(".lock"), say):
                 indexes = locks.indexes(lines, environ)
                 with_indexes = replace(lock, text=locks.with_indexes(lock.text, lines, cache, indexes))
-                found = _complete(place) or _build(place, with_indexes, python, say, source, indexes)
+                found = _complete(place) or _build(place, with_indexes, python, say, source, indexes, settings)
         (place / "used").touch()
     except OSError as error:
         raise ImageBuildError(
@@ -160,7 +161,7 @@ def stale(cache: Path, now: float) -> list[Path]:
     return [place for place in places if now - _last_use(place) > UNUSED_SECONDS]
 
 
-def _digest(lock: Lock) -> str:
+def _digest(lock: Lock, settings: str = "") -> str:
     from kinetic._images import uv
 
     page = {
@@ -169,6 +170,7 @@ def _digest(lock: Lock) -> str:
         "interpreter": uv.base_interpreter(),  # two builds of the same X.Y need not be alike
         "platform": [sysconfig.get_platform(), sys.implementation.cache_tag, sys.abiflags],
         "schema": 3,
+        **({"build": settings} if settings else {}),
     }
     return digests.of_bytes(documents.write(page))[:_NAME_LENGTH]
 
@@ -196,7 +198,9 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
         yield
 
 
-def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None, indexes: Sequence[str]) -> Path:
+def _build(
+    place: Path, lock: Lock, python: str, say: Say, source: Path | None, indexes: Sequence[str], settings: str
+) -> Path:
     from kinetic._images import uv
 
     uv.uv_command()  # before anything is announced
@@ -208,7 +212,7 @@ def _build(place: Path, lock: Lock, python: str, say: Say, source: Path | None, 
     try:
         _create(build, say)
         if lock.text:
-            _install(build, lock, say, source, indexes)
+            _install(build, lock, say, source, indexes, settings)
         _mark(place, build.name)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -230,12 +234,14 @@ def _create(build: Path, say: Say) -> None:
         )
 
 
-def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Sequence[str]) -> None:
+def _install(build: Path, lock: Lock, say: Say, source: Path | None, indexes: Sequence[str], settings: str) -> None:
     from kinetic._images import lock as locks
     from kinetic._images import uv
     from kinetic._wire import http_client
 
     (build / locks.FILE).write_text(lock.text)
+    if settings:
+        (build / "pyproject.toml").write_text(settings)  # uv reads the one of the folder that it is run in
     python = str(build / "bin" / "python")
     words = ["pip", "install", "--preview-features", "pylock", "--python", python, "--requirement", locks.FILE]
     done = uv.run_uv(words, build, say, indexes=indexes, from_lock=True)  # a lock has addresses of files, and no login

@@ -30,6 +30,7 @@ from kinetic.errors import AccessDeniedError, ImageBuildError
 
 FORMAT = 2
 FILE = "pylock.kinetic.toml"  # uv writes only files that are named so
+_PYPI, _FILES_OF_PYPI = "https://pypi.org/simple", "https://files.pythonhosted.org/"
 GLIBC = {"bookworm": "2_36", "trixie": "2_40"}  # Debian 12; Debian 13 has 2.41, and 2.40 is the newest that uv knows
 NEWEST_GLIBC = 40  # of 2.x, that uv 0.13 knows
 OLD_DAYS = 365
@@ -40,6 +41,7 @@ _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns 
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
+_BUILDING = re.compile(rf"{python_runtime.SETTING}tool\.uv\.(?:no|build|extra-build|config|dependency-metadata)\b")
 _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _FILES_OF_UV = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # each names files, between spaces
@@ -251,6 +253,11 @@ def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     ]
 
 
+def build_settings(lines: Sequence[str]) -> str:
+    """Return what of a pyproject.toml among lines decides how packages without wheels are built; "" for nothing."""
+    return "".join(f"{line.removeprefix(python_runtime.SETTING)}\n" for line in lines if _BUILDING.match(line))
+
+
 def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[str]) -> str:
     """Name the package index of each package in a lock of this machine, for uv's cache, which keeps files by index.
 
@@ -279,6 +286,8 @@ def _index_of(file: str, addresses: Sequence[str]) -> str:
     """Return from which index a file is, or "": a guess could put what one of them has in place of another's."""
     if len(addresses) == 1:
         return addresses[0] if file.startswith("http") else ""
+    if file.startswith(_FILES_OF_PYPI):
+        return next((each for each in addresses if each.rstrip("/") == _PYPI), "")
     found = (each for each in addresses if file.startswith(f"{each.removesuffix('/').removesuffix('/simple')}/"))
     return max(found, key=len, default="")
 

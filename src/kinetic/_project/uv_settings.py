@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
 _LISTS = ("extra-index-url", "find-links", *CHOSEN)
 _WORDS = ("index-url", "index-strategy", "prerelease")
+# How packages are built that have no wheel: also to resolve, as only a build may say what such a package needs.
+_BUILD_LISTS = ("no-build-package", "no-binary-package", "no-build-isolation-package", "build-constraint-dependencies")
+_BUILD_TABLES = ("extra-build-dependencies", "extra-build-variables", "config-settings", "config-settings-package")
+_BUILD_SWITCHES = ("no-build", "no-build-isolation")
 _DATES = ("exclude-newer", "exclude-newer-package")  # a lock has files that were there then
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
 _PACKAGE = "[[package]]\n"  # of a uv.lock
@@ -61,6 +65,7 @@ def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str]
     options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key, without))}
     options |= {"index": listed} if (listed := _indexes(settings)) else {}
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
+    options |= _for_builds(settings.tables)
     if not settings.lock:
         options |= {key: table[key] for table in reversed(settings.tables) for key in _DATES if key in table}
     pins: dict[str, list[dict[str, str]]] = {}
@@ -146,6 +151,21 @@ def folders(settings: UvSettings) -> list[str]:
     indexes = [each.get("url") for each in _all(settings.tables, "index") if isinstance(each, dict)]
     named = [*indexes, *_all(settings.tables, "find-links"), *_all(settings.tables, "extra-index-url")]
     return list(dict.fromkeys(each for each in named if isinstance(each, str) and not _is_address(each)))
+
+
+def _for_builds(tables: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return how packages without wheels are built, and what they need where building them is not to tell it."""
+    lists = {key: _joined(tables, key, ()) for key in _BUILD_LISTS}
+    metadata = [each for each in _all(tables, "dependency-metadata") if isinstance(each, dict)]
+    joined: dict[str, dict[str, object]] = {key: {} for key in _BUILD_TABLES}
+    switches = dict[str, object]()
+    for table in reversed(tables):
+        switches |= {key: value for key in _BUILD_SWITCHES if isinstance(value := table.get(key), bool)}
+        for key, known in joined.items():
+            more = table.get(key)
+            known.update(more if isinstance(more, dict) else {})
+    found = {**lists, "dependency-metadata": metadata, **joined}
+    return {key: value for key, value in found.items() if value} | switches
 
 
 def _all(tables: Sequence[Mapping[str, object]], key: str) -> list[object]:

@@ -990,6 +990,48 @@ def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_f
     assert settings_of(found)["tool"]["uv"] == excluded | ({} if has_lock else dates)
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_how_packages_without_wheels_are_built_is_the_same_in_a_job(tree, has_lock):
+    export, _ = lock(tree, "six==1.16.0")
+    tree.write("app/uv.toml", 'no-build-package = ["idna"]\nextra-build-dependencies = { deepspeed = ["torch"] }\n')
+    tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        dependencies = ["six"]
+        [tool.uv]
+        no-binary-package = ["mpi4py"]
+        no-build-isolation-package = ["deepspeed"]
+        no-build-package = ["rich"]
+        no-build = false
+        resolution = "lowest"
+        [tool.uv.extra-build-dependencies]
+        deepspeed = ["numpy"]
+        flash-attn = [{ requirement = "torch", match-runtime = true }]
+        [tool.uv.extra-build-variables]
+        flash-attn = { FLASH_ATTENTION_SKIP_CUDA_BUILD = "TRUE" }
+        [[tool.uv.dependency-metadata]]
+        name = "flash-attn"
+        requires-dist = ["torch", "einops"]
+        """,
+    )
+
+    found = tree.find(export=export if has_lock else None)
+
+    assert settings_of(found)["tool"]["uv"] == {
+        "no-binary-package": ["mpi4py"],
+        "no-build-isolation-package": ["deepspeed"],
+        "no-build-package": ["idna", "rich"],
+        "no-build": False,
+        "extra-build-dependencies": {
+            "deepspeed": ["torch"],
+            "flash-attn": [{"requirement": "torch", "match-runtime": True}],
+        },
+        "extra-build-variables": {"flash-attn": {"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"}},
+        "dependency-metadata": [{"name": "flash-attn", "requires-dist": ["torch", "einops"]}],
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "base", "overrides"),
     [
