@@ -73,6 +73,17 @@ def unpacked_wheels(home: Path) -> Path:
     return home / "cache" / "unpacked"
 
 
+def uv_files(environ: Mapping[str, str]) -> list[str]:
+    """Return the files with settings of uv that count for all projects: this user's and the machine's, or a named one.
+
+    uv resolves and installs what is in the environments of this home.
+    """
+    if named := environ.get("UV_CONFIG_FILE"):
+        return [named]
+    folders = (environ.get("XDG_CONFIG_HOME") or path_of("~/.config", environ), "/etc")
+    return [file for file in (f"{folder}/uv/uv.toml" for folder in folders) if os.path.isfile(file)]
+
+
 def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE) -> str:
     """Return a word that stays the same on this host and differs on every other that may share the home.
 

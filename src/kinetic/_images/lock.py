@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinetic._config import home
 from kinetic._images import addresses, uv, wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.uv import Stop, UvResult
@@ -144,6 +145,8 @@ def key_of(lines: Sequence[str], platform: Platform, environ: Mapping[str, str])
     for name in settings.keys() & {*_FILES_OF_UV, "UV_CONFIG_FILE"}:
         files = settings[name].split() if name in _FILES_OF_UV else [settings[name]]
         settings[name] += "".join(map(_text_of, files))
+    if not environ.get("UV_CONFIG_FILE") and (texts := [*map(_text_of, home.uv_files(environ))]):
+        settings["uv.toml"] = "".join(texts)
     page = [FORMAT, [" ".join(line.split()) for line in lines], platform.python, platform.tag, settings]
     return hashlib.sha256(json.dumps(page, sort_keys=True).encode()).hexdigest()
 

@@ -20,7 +20,7 @@ from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._images import addresses, image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
-from kinetic._project import dependencies, pip_settings, root
+from kinetic._project import configured_indexes, dependencies, root
 from kinetic._project.dependencies import Dependencies, Wanted
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime
@@ -184,6 +184,7 @@ def requirements_of(
         str(plan.root),
         environ,
         remotes,
+        frozenset(job_options.capture(options.capture_env_vars or (), environ).values),
     )
     return Unfinished(packages.bring, found, beside=packages.takes_long)
 
@@ -203,6 +204,7 @@ class _Packages:
     root: str
     environ: Mapping[str, str]
     remotes: Callable[[], Sequence[RemoteBuilder]]
+    captured: frozenset[str]  # variables that the job takes along
 
     @property
     def takes_long(self) -> bool:
@@ -218,6 +220,9 @@ class _Packages:
     def _when_it_starts(self, image: Image) -> PodRequirements:
         """Return what a job asks for that installs its packages when it starts."""
         _warn_of_secrets(self.lines)
+        may_know = not self.lines or self.asked.settings.config_maps  # which may name an index to every pod
+        if told := "" if may_know else configured_indexes.note_for_pods(self.lines, self.environ, self.captured):
+            output.report_once(told)
         text = "".join(f"{line}\n" for line in self.lines).encode()
         requirements = asdict(_artifact(text, self.store)) if self.lines else None
         return replace(self.asked, image=image.uri, requirements=requirements)
@@ -333,7 +338,7 @@ def find_dependencies(
         environ=environ,
     )
     is_resolved = found.kind != "lock" and (found.lines or base)
-    told = pip_settings.note(found.lines, environ) if is_resolved else ""
+    told = configured_indexes.note_of_pip(found.lines, environ) if is_resolved else ""
     return replace(found, notes=(*found.notes, told)) if told else found
 
 

@@ -441,3 +441,17 @@ def test_the_key_of_a_lock_changes_with_what_changes_its_result_and_has_no_secre
 
     assert len(keys) == 12
     assert lock.key_of(["a  b"], HERE, {"UNRELATED": "1"}) == lock.key_of(["a b"], HERE, {})
+
+
+def test_a_file_of_uv_for_all_projects_is_part_of_the_key_of_a_lock(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    without = lock.key_of(["six"], HERE, environ)
+    file = tmp_path / ".config" / "uv" / "uv.toml"
+    file.parent.mkdir(parents=True)
+    keys = []
+
+    for host in ("one", "two"):
+        file.write_text(f'[[index]]\nurl = "https://{host}.example/simple"\n')
+        keys.append(lock.key_of(["six"], HERE, environ))
+
+    assert len({without, *keys}) == 3

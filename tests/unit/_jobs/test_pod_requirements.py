@@ -631,6 +631,19 @@ def test_what_needs_git_is_told_before_the_job_waits_for_its_machine(project, to
     assert f"python:{PYTHON}-slim has no git" in told_of_git[0]
 
 
+def test_an_index_that_only_the_client_is_told_is_named_before_pods_look_elsewhere(project, told):
+    project.write("requirements.txt", "acme-models==2.1\n")
+    project.environ["UV_INDEX"] = "acme=https://pypi.acme.example/simple"
+
+    project.asked()
+    named = [text for text in told if "pypi.acme.example" in text]
+    project.asked(capture_env_vars=["UV_INDEX"])
+    project.asked(settings=ClusterSettings(config_maps=("packages",)))
+
+    assert [text for text in told if "pypi.acme.example" in text] == named
+    assert named[0].startswith("uv uses https://pypi.acme.example/simple (UV_INDEX) here, and pods")
+
+
 # How much of a machine.
 
 

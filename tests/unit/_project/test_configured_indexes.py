@@ -1,4 +1,4 @@
-"""Indexes that only pip knows: when a message names them, and what it shows."""
+"""Indexes that only pip knows, or only uv of this machine: when a message names them, and what it shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kinetic._project import pip_settings
+from kinetic._project import configured_indexes
 from kinetic._wire.python_runtime import SETTING
 
 ACME = "https://ci:secret-word@pypi.acme.example/simple"
@@ -21,7 +21,7 @@ def environ(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("address", [ACME, "https://ci:p@ss@pypi.acme.example/simple"])
 def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ, address):
-    note = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": address})
+    note = configured_indexes.note_of_pip(["six"], environ | {"PIP_INDEX_URL": address})
 
     assert note == (
         "pip uses https://pypi.acme.example/simple (PIP_INDEX_URL), and uv, which installs for jobs, does not: "
@@ -44,7 +44,7 @@ def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, pla
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"[global]\ntimeout = 60\nextra-index-url =\n    {ACME}\n    https://other.example/simple\n")
 
-    note = pip_settings.note([], environ | {"PIP_CONFIG_FILE": str(tmp_path / "named.conf")})
+    note = configured_indexes.note_of_pip([], environ | {"PIP_CONFIG_FILE": str(tmp_path / "named.conf")})
 
     assert f"https://other.example/simple ({file}), and uv" in note
     assert note.endswith("export UV_INDEX='https://pypi.acme.example/simple https://other.example/simple'")
@@ -61,14 +61,14 @@ def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, pla
     ],
 )
 def test_nothing_is_told_where_uv_knows_an_index_or_pip_has_the_usual_one(environ, lines, more):
-    assert pip_settings.note(lines, environ | {"PIP_INDEX_URL": ACME} | more) == ""
+    assert configured_indexes.note_of_pip(lines, environ | {"PIP_INDEX_URL": ACME} | more) == ""
 
 
 def test_nothing_is_told_where_pip_is_told_to_read_no_file(environ, tmp_path):
     (tmp_path / ".pip").mkdir()
     (tmp_path / ".pip" / "pip.conf").write_text(f"[global]\nindex-url = {ACME}\n")
 
-    notes = [pip_settings.note(["six"], environ | more) for more in ({"PIP_CONFIG_FILE": os.devnull}, {})]
+    notes = [configured_indexes.note_of_pip(["six"], environ | more) for more in ({"PIP_CONFIG_FILE": os.devnull}, {})]
 
     assert notes[0] == ""
     assert "pypi.acme.example" in notes[1]
@@ -78,7 +78,34 @@ def test_nothing_is_told_where_a_file_of_uv_or_none_of_pip_can_be_read(environ, 
     for folder, name, text in (("uv", "uv.toml", ""), ("pip", "pip.conf", f"index-url = {ACME}")):
         (tmp_path / ".config" / folder).mkdir(parents=True)
         (tmp_path / ".config" / folder / name).write_text(text)
-    with_uv = pip_settings.note(["six"], environ | {"PIP_INDEX_URL": ACME})
+    with_uv = configured_indexes.note_of_pip(["six"], environ | {"PIP_INDEX_URL": ACME})
     (tmp_path / ".config" / "uv" / "uv.toml").unlink()
 
-    assert (with_uv, pip_settings.note(["six"], environ)) == ("", "")
+    assert (with_uv, configured_indexes.note_of_pip(["six"], environ)) == ("", "")
+
+
+def test_what_uv_uses_here_and_pods_do_not_is_named_without_its_login(environ, tmp_path):
+    file = tmp_path / ".config" / "uv" / "uv.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'index-url = "https://pypi.org/simple"\n[[index]]\nname = "x"\nurl = "{ACME}"\n')
+    told = environ | {"UV_INDEX": f"acme=https://other.example/simple {ACME}", "UV_FIND_LINKS": "/srv/wheels"}
+
+    assert configured_indexes.note_for_pods(["six"], told, ()) == (
+        "uv uses https://other.example/simple https://pypi.acme.example/simple (UV_INDEX), "
+        "/srv/wheels (UV_FIND_LINKS), "
+        f"https://pypi.acme.example/simple ({file}) here, and pods, which install this job's packages when they start, "
+        'do not: pass capture_env_vars=["UV_INDEX*", "UV_FIND_LINKS"], or name it in the project, if pods can reach it'
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "captured"),
+    [
+        (["--extra-index-url https://ci:${WORD}@pypi.acme.example/simple/", "six"], {"UV_INDEX": ACME}, ()),
+        (["six"], {"UV_INDEX": ACME}, ("UV_INDEX",)),
+        (["six"], {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}, ()),
+        (["six"], {"UV_CONFIG_FILE": "/nowhere/uv.toml"}, ()),
+    ],
+)
+def test_nothing_is_told_of_an_index_that_pods_know_too(environ, lines, more, captured):
+    assert configured_indexes.note_for_pods(lines, environ | more, captured) == ""
