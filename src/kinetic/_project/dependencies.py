@@ -213,7 +213,7 @@ def _unread(
     page: Mapping[str, object], project: Mapping[str, object], wanted: Wanted, *, is_dynamic: bool
 ) -> list[str]:
     """Name the tables that hold dependencies and are not read; ``is_dynamic``: none of dynamic ones was."""
-    found = [f"[{'.'.join(path)}]" for path in _TABLES_OF_TOOLS if _below(page, path)]
+    found = [f"[{'.'.join(path)}]" for path in _TABLES_OF_TOOLS if look_up(page, path)]
     found += ["[dependency-groups]"] if page.get("dependency-groups") and not wanted.groups else []
     found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") and not wanted.extras else []
     dynamic = project.get("dynamic")
@@ -222,7 +222,8 @@ def _unread(
     return found
 
 
-def _below(page: Mapping[str, object], path: Sequence[str]) -> object:
+def look_up(page: Mapping[str, object], path: Sequence[str]) -> object:
+    """Return what is in a table of tables; None for nothing."""
     found: object = page
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None

@@ -53,6 +53,14 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     if not packages:
         return None
     listed = ", ".join(f"{name} (imported by {by})" for name, by in sorted(missing.items()))
+    what = f"the environment of the job will lack what is installed here: {listed}"
+    installed = {normalised(each.partition("-")[0]) for each in modules.own_distributions(plan)}
+    if own := [each for each in packages if each in installed]:
+        return (
+            what,
+            f"{' '.join(own)} is this project's own, and its compiled files are not in the project",
+            "install it as editable (pip install -e .), which leaves all of it in the project",
+        )
     names, file = " ".join(packages), found.source or plan.root / "requirements.txt"
     add = f"add {names} to {file}"
     if found.kind == "lock":
@@ -61,7 +69,7 @@ def warning(function: object, plan: Plan, found: Dependencies) -> tuple[str, str
     if plan.sends_nothing:
         add = f"start it in a folder with a requirements.txt that names {names}"
     return (
-        f"the environment of the job will lack what is installed here: {listed}",
+        what,
         f"{found.source} does not bring {names}" if found.source else "the project has no file that names dependencies",
         add,
     )

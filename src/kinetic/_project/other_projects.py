@@ -5,15 +5,33 @@ In this process, Python finds them where they are. A job elsewhere finds them in
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from kinetic._project import modules, root
+from kinetic._project.dependencies import look_up
 from kinetic._project.root import Plan
+
+# Where build backends are told in which folders packages are, and where they are told the packages themselves.
+_SOURCES = (
+    ("tool", "setuptools", "package-dir", ""),
+    ("tool", "setuptools", "packages", "find", "where"),
+    ("tool", "uv", "build-backend", "module-root"),
+    ("tool", "pdm", "build", "package-dir"),
+    ("tool", "maturin", "python-source"),
+    ("tool", "hatch", "build", "targets", "wheel", "sources"),
+    ("tool", "poetry", "packages"),
+)
+_PACKAGES = (("tool", "hatch", "build", "targets", "wheel", "packages"), ("tool", "scikit-build", "wheel", "packages"))
+# Of setup.py, and of setup.cfg.
+_IN_SETUP = r"""package_dir\s*=\s*\{\s*(?:""|'')\s*:\s*["']([^"']+)|(?m:^package_dir\s*=\s*=\s*(\S+)\s*$)"""
 
 
 def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
@@ -27,8 +45,7 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
     startup = modules.startup_path(root.current_folder())[0]
     for project in dict.fromkeys([*named, *modules.installed_from(plan)]):
         known = [folder for folder in startup if project_of(folder) == project]
-        source = f"{project}/src"
-        folders.update(dict.fromkeys(known or [source if os.path.isdir(source) else project]))
+        folders.update(dict.fromkeys(known or _source_folders(project)))
     folders.update(dict.fromkeys(_imported(plan)))
     others: dict[str, str] = {}
     for folder in folders:
@@ -38,6 +55,32 @@ def with_them(plan: Plan, named: Sequence[str] = ()) -> Plan:
         if project if inside is None else inside not in plan.sys_path_rel:
             others[folder] = project
     return root.with_others(plan, others) if others else plan
+
+
+def _source_folders(project: str) -> list[str]:
+    """Return the folders of a project's packages: as its build backend is told, else ``src``, else its own."""
+    texts = {name: _text_of(f"{project}/{name}") for name in root.INSTALLABLE}
+    page: dict[str, object] = {}
+    with contextlib.suppress(ValueError):  # what installs it says what is wrong with it
+        page = tomllib.loads(texts.pop("pyproject.toml"))
+    named = [each for path in _SOURCES for each in _texts(look_up(page, path))]
+    named += [os.path.dirname(each) for path in _PACKAGES for each in _texts(look_up(page, path))]
+    named += [group for text in texts.values() for found in re.findall(_IN_SETUP, text) for group in found if group]
+    places = dict.fromkeys(os.path.normpath(f"{project}/{each}") for each in named or ["src"])
+    found = [each for each in places if root.below(each, project) is not None and os.path.isdir(each)]
+    return found or [project]
+
+
+def _text_of(file: str) -> str:
+    with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="replace") as opened:
+        return opened.read()
+    return ""
+
+
+def _texts(found: object) -> list[str]:
+    listed: list[object] = found if isinstance(found, list) else [found]
+    places = (each.get("from") if isinstance(each, dict) else each for each in listed)
+    return [each for each in places if isinstance(each, str)]
 
 
 def _imported(plan: Plan) -> Iterator[str]:

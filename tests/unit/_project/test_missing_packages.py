@@ -139,6 +139,18 @@ def test_what_is_installed_from_the_project_itself_is_missing_only_if_it_is_comp
     assert (found is not None and "apart_module (imported by train)" in found[0]) == compiled
 
 
+def test_a_compiled_package_of_the_project_itself_is_not_to_be_added_to_its_own_dependencies(project) -> None:
+    (project / "pyproject.toml").write_text('[project]\nname = "Apart"\n')
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    (project.parent / "site-packages" / "apart_module" / f"_fast{suffix}").touch()
+
+    what, why, advice = told(project, "image-tools", "plots", "more")
+
+    assert what.endswith(": apart_module (imported by train)")
+    assert why == "apart is this project's own, and its compiled files are not in the project"
+    assert advice == "install it as editable (pip install -e .), which leaves all of it in the project"
+
+
 def test_a_lock_names_all_there_is(project) -> None:
     assert told(project, "image-tools==1", "plots==1", "never-installed-here==1", kind="lock") == (
         "the environment of the job will lack what is installed here: apart_module (imported by train)",

@@ -460,3 +460,35 @@ def test_a_job_elsewhere_imports_what_is_installed_from_the_project_from_its_cop
     assert set(plan.sys_path_rel) == {"", expected or ""}
     assert plan.beside == ()
     assert modules.classifier(plan).holds("acme") == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[tool.setuptools]\npackage-dir = { "" = "lib" }'),
+        ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["lib"]'),
+        ("pyproject.toml", '[tool.uv.build-backend]\nmodule-root = "lib"'),
+        ("pyproject.toml", '[tool.pdm.build]\npackage-dir = "lib"'),
+        ("pyproject.toml", '[tool.maturin]\npython-source = "lib"'),
+        ("pyproject.toml", '[tool.hatch.build.targets.wheel]\npackages = ["lib/acme"]'),
+        ("pyproject.toml", '[tool.scikit-build]\nwheel.packages = ["lib/acme"]'),
+        ("pyproject.toml", '[tool.poetry]\npackages = [{ include = "acme", from = "lib" }]'),
+        ("setup.cfg", "[options]\npackage_dir =\n    = lib\npackages = find:\n"),
+        ("setup.py", "setup(package_dir={'': 'lib'}, packages=['acme'])"),
+    ],
+)
+def test_a_job_elsewhere_imports_what_is_installed_from_the_folder_that_a_build_backend_is_told(
+    project, tmp_path, monkeypatch, name, text
+):
+    write(project, name, text)
+    write(project, "lib/acme/__init__.py", "")
+    write(project, "src/lib.rs", "")
+    about = tmp_path / "site-packages" / "acme-1.0.dist-info"
+    write(about, "RECORD", "acme/__init__.py,,\n")
+    (about / "direct_url.json").write_text(json.dumps({"url": project.as_uri(), "dir_info": {}}))
+    monkeypatch.syspath_prepend(str(about.parent))
+
+    plan = other_projects.with_them(plan_of(project))
+
+    assert set(plan.sys_path_rel) == {"", "lib"}
+    assert modules.classifier(plan).holds("acme")
