@@ -42,7 +42,11 @@ _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns 
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
-_BUILDING = re.compile(rf"{python_runtime.SETTING}tool\.uv\.(?:no|build|extra-build|config|dependency-metadata)\b")
+_BUILDING = re.compile(
+    rf"{python_runtime.SETTING}tool\.uv\.(?:no|build|extra-build|config|dependency-metadata|allow-insecure-host)\b"
+)
+# Builds of PyTorch, as `pip freeze` writes them; the index of each is not in that list.
+_OF_PYTORCH = re.compile(r"==[\w.]+\+(cpu|cu\d+|rocm[\d.]+|xpu)\b")
 _INDEX = re.compile(r"\s*(?:-i|--(?:extra-)?index-url)[\s=]+(\S+)")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _FILES_OF_UV = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # each names files, between spaces
@@ -226,9 +230,18 @@ def _unresolved(done: UvResult, lines: Sequence[str], platform: Platform, source
     return ImageBuildError(
         f"the requirements{f' of {source}' if source else ''} have no solution for Python {platform.python} on {where}",
         why=done.reason,
-        next=suggest_line(done.reason, lines, source),
+        next=suggest_line(done.reason, lines, source) + _suggest_index(done.reason, lines),
         code="no-solution",
     )
+
+
+def _suggest_index(reason: str, lines: Sequence[str]) -> str:
+    """Name the index of a build of PyTorch that uv did not find; "" for nothing."""
+    if "no version of" not in reason or not (build := _OF_PYTORCH.search(reason)):
+        return ""
+    index = f"https://download.pytorch.org/whl/{build[1]}"
+    is_known = any(index in line for line in lines)
+    return "" if is_known else f"; +{build[1]} is on an index of its own: --extra-index-url {index}"
 
 
 def refusal(done: UvResult) -> AccessDeniedError | None:

@@ -613,11 +613,13 @@ def _finished(
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
     requirements.reject_local(found, source)
     kept, brought = requirements.without_base(found) if base else (found, [])
+    kept, more_settings = requirements.as_uv_reads(kept, source)
     filtered = tuple(entry.text for entry in brought)
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
     is_own_jax = not base or any(entry.name in requirements.BASE_NAMES for entry in kept)
-    settings = uv_settings.lines(declared.uv, kept, () if is_own_jax else requirements.BASE_NAMES)
+    told = declared.uv._replace(tables=(*declared.uv.tables, more_settings))
+    settings = uv_settings.lines(told, kept, () if is_own_jax else requirements.BASE_NAMES)
     lines = (*(entry.text for entry in kept), *settings)
     return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), declared.requires_python, projects)

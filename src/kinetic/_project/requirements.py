@@ -56,6 +56,14 @@ _SENT_ANYWAY = (
 _NAME_WHEELS = "name each wheel on a line of its own (./wheels/NAME.whl), or the address of an index or a page"
 # Options that pip takes beside others on their line; uv 0.13 takes all that follows one of them for its value.
 _ONE_A_LINE = r"-[if]\b|--(?:index-url|extra-index-url|find-links|trusted-host|no-index|pre|prefer-binary)\b"
+# All that pip takes in a file; of that, what uv 0.13 passes over there, and takes as a setting.
+_OF_A_FILE = (
+    rf"-[ecr]|{_ONE_A_LINE}|--(?:editable|constraint|requirement|no-binary|only-binary|require-hashes|use-feature)\b"
+)
+_SETTING = r"--(?P<name>pre|trusted-host)\b[\s=]*(?P<value>\S*)"
+_NO_HASH = r"(?<=\s)--(?!hash\b)[a-z-]+"
+_REMOTE_EDITABLE = r"(?:-e|--editable)[\s=]*(?=\S+://)"
+_NAMED_BEHIND = r"\A(?P<address>[^#]+)#egg=(?P<name>[^&]+)&?(?P<more>.*)"
 _BY_NAME = {  # why a line with such a name is still there: other wheels are sent with the project
     r"\.whl\b": "correct the path: the file is not there; a wheel that is there is sent with the project",
     r"\.(zip|tar|tgz)\b": "build a wheel of it (uv build --wheel), and name that: wheels are sent with the project",
@@ -254,6 +262,28 @@ def is_kinetic(entry: Entry) -> bool:
     else:
         stem = name.partition("@")[0].removesuffix(".git") if re.match(_REPOSITORY, path) else ""
     return normalised(stem) in python_runtime.NAMES
+
+
+def as_uv_reads(found: Sequence[Entry], source: Path) -> tuple[list[Entry], dict[str, object]]:
+    """Return lines of pip as uv reads them, and settings for what it takes as such only; reject what it cannot read."""
+    told = [match for entry in found if (match := re.match(_SETTING, entry.text))]
+    hosts = [match["value"] for match in told if match["value"]]
+    settings: dict[str, object] = {"prerelease": "allow"} if len(hosts) < len(told) else {}
+    settings |= {"allow-insecure-host": hosts} if hosts else {}
+    kept = []
+    for entry in found:
+        text = entry.text.removeprefix(CONSTRAINT)
+        if text.startswith("-") and not re.match(_OF_A_FILE, text):
+            reject(entry, source, "it is an option of pip install, and not of a requirements file", "remove the line")
+        if not text.startswith("-") and (option := re.search(_NO_HASH, text)):
+            why = f"uv, which installs for jobs, takes only --hash behind a requirement, and not {option[0]}"
+            reject(entry, source, why, "remove it, or write config-settings-package into [tool.uv] of a pyproject.toml")
+        if match := re.match(_REMOTE_EDITABLE, text):  # uv refuses it, and a job has nothing to edit
+            line = re.sub(_NAMED_BEHIND, r"\g<name> @ \g<address>#\g<more>", text[match.end() :]).rstrip("#")
+            kept.append(entry._replace(text=line))
+        elif not re.match(_SETTING, text):
+            kept.append(entry)
+    return kept, settings
 
 
 def reject_local(found: Sequence[Entry], source: Path) -> None:

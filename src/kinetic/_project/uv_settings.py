@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Of the lists, those of all tables count; of the others, the first.
 CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
-_LISTS = ("extra-index-url", "find-links", *CHOSEN)
+_LISTS = ("extra-index-url", "find-links", "allow-insecure-host", *CHOSEN)
 _WORDS = ("index-url", "index-strategy", "prerelease")
 # How packages are built that have no wheel: also to resolve, as only a build may say what such a package needs.
 _BUILD_LISTS = ("no-build-package", "no-binary-package", "no-build-isolation-package", "build-constraint-dependencies")

@@ -102,6 +102,19 @@ def test_a_constraint_limits_what_another_package_brings_and_brings_nothing_itse
     assert "beta>=7" in str(caught.value).partition("next:")[2]
 
 
+def test_a_build_of_pytorch_that_no_index_has_is_told_with_its_own_index(publish) -> None:
+    publish("torch", "2.9.0")
+
+    with pytest.raises(ImageBuildError, match="have no solution") as caught:
+        resolved("torch==2.9.0+cu128")
+    with pytest.raises(ImageBuildError, match="have no solution") as other:
+        resolved("torch==3.0.0")
+
+    advice = "; +cu128 is on an index of its own: --extra-index-url https://download.pytorch.org/whl/cu128"
+    assert str(caught.value).endswith(f"torch==2.9.0+cu128{advice}")
+    assert "index" not in str(other.value.next)
+
+
 def test_constraints_of_lines_and_of_a_variable_count_both(publish, tmp_path, monkeypatch) -> None:
     for version in ("1.0", "2.0", "3.0"):
         publish("alpha", version)

@@ -173,7 +173,7 @@ def test_a_file_above_the_code_is_told_where_no_git_ties_them_together(tree):
         ("six \\\n# a comment ends it \\\nnext\n", ("six", "next")),
         ("six \\", ("six",)),
         ("--index-url https://host/simple\nsix\n", ("--index-url https://host/simple", "six")),
-        ("--pre\nsix\n", ("--pre", "six")),
+        ("--prefer-binary\nsix\n", ("--prefer-binary", "six")),
         ("\ufeffsix\n", ("six",)),
     ],
 )
@@ -394,12 +394,61 @@ def test_options_beside_each_other_are_lines_of_their_own(tree):
         "requirements.txt", "--extra-index-url https://h/simple --trusted-host h -f https://h/links\nsix --hash=x\n"
     )
 
-    assert tree.find().lines == (
+    assert tree.find().lines[:3] == (
         "--extra-index-url https://h/simple",
-        "--trusted-host h",
         "-f https://h/links",
         "six --hash=x",
     )
+
+
+def test_what_pip_takes_in_a_file_and_uv_does_not_are_settings_of_uv(tree):
+    tree.write("app/requirements.txt", "--pre\n--trusted-host=h.example:8443\n--trusted-host other\nsix\n")
+
+    found = tree.find()
+
+    assert found.lines[0] == "six"
+    assert settings_of(found)["tool"]["uv"] == {
+        "prerelease": "allow",
+        "allow-insecure-host": ["h.example:8443", "other"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "installed"),
+    [
+        ("-e git+https://h.example/x.git@v1#egg=x", "x @ git+https://h.example/x.git@v1"),
+        (
+            "--editable=git+ssh://git@h.example/x.git#egg=x[y]&subdirectory=python",
+            "x[y] @ git+ssh://git@h.example/x.git#subdirectory=python",
+        ),
+        ("-e git+https://h.example/x.git", "git+https://h.example/x.git"),
+    ],
+)
+def test_a_repository_that_pip_installs_as_editable_is_installed_in_a_job_like_any_other(tree, line, installed):
+    # uv 0.13: "Git sources cannot be editable"
+    tree.write("app/requirements.txt", f"{line}\n")
+
+    assert tree.find().lines == (installed,)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--use-pep517", "it is an option of pip install, and not of a requirements file"),
+        ("--no-deps", "it is an option of pip install, and not of a requirements file"),
+        (
+            'six==1.16.0 --config-settings "a=b" --hash=sha256:ab',
+            "uv, which installs for jobs, takes only --hash behind a requirement, and not --config-settings",
+        ),
+    ],
+)
+def test_a_line_that_uv_cannot_read_is_refused_before_a_job_waits_for_a_machine(tree, line, why):
+    file = tree.write("app/requirements.txt", f"six\n{line}\n")
+
+    what, reason, _ = refused(tree.find)
+
+    assert what == f"{file}, line 2 cannot be installed in a job: {line} [dependency]"
+    assert reason == f"why:   {why}"
 
 
 def test_a_line_begins_where_its_first_part_stands(tree):
@@ -431,13 +480,13 @@ def test_files_that_include_each_other_are_read_once(tree):
 
 def test_a_file_of_constraints_gives_constraints(tree):
     tree.write("app/requirements.txt", "six\n-c limits.txt\n")
-    limits = "six<2\n# a comment\njax==0.4\nkinetic-jobs==1\nlibtpu==1 # kn:keep\n--pre\n-r more.txt\n"
+    limits = "six<2\n# a comment\njax==0.4\nkinetic-jobs==1\nlibtpu==1 # kn:keep\n--prefer-binary\n-r more.txt\n"
     tree.write("app/limits.txt", limits)
     tree.write("app/more.txt", "idna>=3\n")
 
     found = tree.find()
 
-    assert found.lines == ("six", "-c six<2", "-c libtpu==1", "--pre", "-c idna>=3")
+    assert found.lines == ("six", "-c six<2", "-c libtpu==1", "--prefer-binary", "-c idna>=3")
     assert found.filtered == ("-c jax==0.4",)
     assert found.names == {"six", ""}  # a constraint brings nothing
 
