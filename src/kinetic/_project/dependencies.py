@@ -63,17 +63,23 @@ def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Col
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
     named = _strings(file, project, "dependencies", "project")
-    named += _of_extras(file, project, optional, wanted.extras) + _of_groups(file, page, wanted.groups)
+    of_poetry, extras = package_managers.of_poetry(page, wanted.extras)
+    is_of_poetry = package_managers.is_of_poetry(page, project)
+    named += _of_extras(file, project, optional, extras if is_of_poetry else wanted.extras)
+    groups = package_managers.groups_of_poetry(page)
+    named += _of_groups(file, page, [each for each in wanted.groups if normalised(each) not in groups])
+    tables = [of_poetry] if is_of_poetry else []
+    tables += [groups[name] for name in map(normalised, wanted.groups) if name in groups]
     in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
-    found = [*package_managers.with_places(_entries(file, text, named), page, file.parent), *in_files]
+    listed = package_managers.with_places(_entries(file, text, named), page, file.parent)
+    found = [*listed, *_of_poetry(file, text, tables), *in_files]
     uv = _uv_table(file, page)
     if not locked:
         known = uv_settings.pinned(uv) if sent is None else sent
         _reject_sources(file, uv, [entry for entry in found if entry.name not in known])
     unread = _unread(page, project, wanted, is_dynamic=not in_files)
-    return Declared(
-        found, tuple(unread), _python(file, project), UvSettings((uv, package_managers.as_uv_settings(page)))
-    )
+    python = _python(file, project) or package_managers.python_of_poetry(page)
+    return Declared(found, tuple(unread), python, UvSettings((uv, package_managers.as_uv_settings(page))))
 
 
 def in_script(file: Path, text: str, *, locked: bool = False) -> Declared | None:
@@ -194,6 +200,21 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
     return found
 
 
+def _of_poetry(file: Path, text: str, tables: Sequence[Mapping[str, object]]) -> list[Entry]:
+    """Return what tables of Poetry name, with the lines."""
+    lines, found = text.split("\n"), list[Entry]()
+    for name, about in (each for table in tables for each in table.items()):
+        key = rf"""\s*["']?{re.escape(name)}["']?\s*=|\[tool\.poetry\.(?:\S+\.)?dependencies\.{re.escape(name)}\]"""
+        number = next((number for number, line in enumerate(lines, 1) if re.match(key, line)), 0)
+        try:
+            listed = package_managers.as_requirements(name, about, file.parent)
+        except ValueError as error:
+            invalid(file, f"{name}: {error}", number, "write one range, or name the versions in [project]")
+        keep = requirements.keeps(lines[number - 1])
+        found += (Entry(number, each, keep) for each in listed)
+    return found
+
+
 def _files_of(file: Path, page: Mapping[str, object]) -> list[str]:
     """Return the requirements files that setuptools, or a plugin of hatchling, takes for dynamic dependencies."""
     project = _table(file, page, "project")
@@ -213,7 +234,8 @@ def _unread(
     page: Mapping[str, object], project: Mapping[str, object], wanted: Wanted, *, is_dynamic: bool
 ) -> list[str]:
     """Name the tables that hold dependencies and are not read; ``is_dynamic``: none of dynamic ones was."""
-    found = [f"[{'.'.join(path)}]" for path in _TABLES_OF_TOOLS if look_up(page, path)]
+    read = {"poetry"} if package_managers.is_of_poetry(page, project) else set[str]()
+    found = [f"[{'.'.join(path)}]" for path in _TABLES_OF_TOOLS if path[1] not in read and look_up(page, path)]
     found += ["[dependency-groups]"] if page.get("dependency-groups") and not wanted.groups else []
     found += ["[project.optional-dependencies]"] if project.get("optional-dependencies") and not wanted.extras else []
     dynamic = project.get("dynamic")
@@ -587,7 +609,8 @@ def _lock_of(file: Path) -> Path:
 def name_of(folder: str | Path) -> str:
     """Return the normalized name of the project in a folder."""
     file = Path(folder, "pyproject.toml")
-    name = _table(file, _toml(file, read_text(file)), "project").get("name") if file.is_file() else None
+    page = _toml(file, read_text(file)) if file.is_file() else {}
+    name = _table(file, page, "project").get("name") or look_up(page, ("tool", "poetry", "name"))
     return normalised(str(name or os.path.basename(folder)))
 
 

@@ -1,4 +1,4 @@
-"""Where Poetry and PDM take the packages from that ``[project]`` names.
+"""What Poetry names in tables of its own, and where Poetry and PDM take the packages from that ``[project]`` names.
 
 On the usual index, another package may have the name of one that comes from a folder or an index of the user's.
 
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kinetic._project.requirements import Entry, normalised, parsed
 
+_CARET_OR_TILDE = r"([~^])\s*(\d+(?:\.\d+)*)(.*)"
+_BETWEEN = r"\s*,\s*|(?<=[\w*])\s+(?=[<>=!~^])"
+_COMPARISON = r"\s*(===|[=!<>~]=|<|>)\s*(.+)"
 _SHORT_SSH = r"\A([\w.-]+@[\w.-]+):(?!//)"  # as in git@github.com:acme/models.git
 
 
@@ -24,6 +27,99 @@ def with_places(found: Sequence[Entry], page: Mapping[str, object], folder: Path
     return [
         entry._replace(text=_placed(entry, places[entry.name])) if entry.name in places else entry for entry in found
     ]
+
+
+def is_of_poetry(page: Mapping[str, object], project: Mapping[str, object]) -> bool:
+    """Return whether dependencies are those of Poetry's own table, as in all projects of Poetry 1."""
+    return "dependencies" not in project and isinstance(_table(page, "poetry").get("dependencies"), dict)
+
+
+def groups_of_poetry(page: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    """Return the dependencies of Poetry's groups, by their normalized names."""
+    poetry = _table(page, "poetry")
+    groups = poetry.get("group")
+    named = {name: group.get("dependencies") for name, group in groups.items()} if isinstance(groups, dict) else {}
+    found = {"dev": poetry.get("dev-dependencies")} | named
+    return {normalised(name): table for name, table in found.items() if isinstance(table, dict)}
+
+
+def of_poetry(page: Mapping[str, object], wanted: Collection[str]) -> tuple[Mapping[str, object], list[str]]:
+    """Return the dependencies of Poetry's own table, with the optional ones of some extras; and unknown extras."""
+    table, extras = _table(page, "poetry").get("dependencies"), _table(page, "poetry").get("extras")
+    known = {normalised(name): each for name, each in extras.items()} if isinstance(extras, dict) else {}
+    asked = {normalised(str(each)) for extra in wanted for each in known.get(normalised(extra), ())}
+    found = {
+        name: about
+        for name, about in (table.items() if isinstance(table, dict) else ())
+        if name != "python" and (not _is_optional(about) or normalised(name) in asked)
+    }
+    return found, [extra for extra in wanted if normalised(extra) not in known]
+
+
+def _is_optional(about: object) -> bool:
+    return isinstance(about, dict) and bool(about.get("optional"))
+
+
+def python_of_poetry(page: Mapping[str, object]) -> str | None:
+    """Return which Pythons a project of Poetry wants; None if it does not say, or not in one expression."""
+    about = _table(page, "poetry").get("dependencies")
+    wanted = about.get("python") if isinstance(about, dict) else None
+    return as_specifier(wanted) or None if isinstance(wanted, str) and "|" not in wanted else None
+
+
+def as_requirements(name: str, about: object, folder: Path) -> list[str]:
+    """Return an entry of a table of Poetry as requirements: several where it differs between machines.
+
+    Raises:
+        ValueError: It cannot be written as a requirement.
+    """
+    found = []
+    for each in about if isinstance(about, list) else [about]:
+        more: Mapping[str, object] = each if isinstance(each, dict) else {"version": each}
+        extras = more.get("extras")
+        named = f"{name}[{','.join(map(str, extras))}]" if isinstance(extras, list) and extras else name
+        place = _place(more, folder)
+        text = f"{named} @ {place}" if place else f"{named}{as_specifier(str(more.get('version', '*')))}"
+        marker = " and ".join(_markers(more))
+        found.append(f"{text} ; {marker}" if marker else text)
+    return found
+
+
+def _markers(about: Mapping[str, object]) -> Iterator[str]:
+    if markers := about.get("markers"):
+        yield f"({markers})"
+    if python := about.get("python"):
+        for each in filter(None, as_specifier(str(python)).split(",")):
+            operator, version = re.findall(_COMPARISON, each)[0]
+            yield f'python_full_version {operator} "{version}"'
+    if platform := about.get("platform"):
+        yield f'sys_platform == "{platform}"'
+
+
+def as_specifier(versions: str) -> str:
+    """Return versions as Poetry writes them, such as ``^1.2``, as a specifier (PEP 440); "" for any.
+
+    Raises:
+        ValueError: They have alternatives.
+    """
+    if "|" in versions:
+        raise ValueError(f"{versions!r} has alternatives, which a requirement cannot have")
+    return ",".join(filter(None, map(_bounds, re.split(_BETWEEN, versions.strip()))))
+
+
+def _bounds(written: str) -> str:
+    if match := re.fullmatch(_CARET_OR_TILDE, written):
+        numbers = [int(each) for each in match[2].split(".")]
+        last = len(numbers) - 1
+        if match[1] == "^":
+            kept = next((index for index, number in enumerate(numbers) if number), last)
+        else:
+            kept = min(1, last)
+        above = ".".join(map(str, [*numbers[:kept], numbers[kept] + 1]))
+        return f">={match[2]}{match[3]},<{above}"
+    if re.fullmatch(_COMPARISON, written):
+        return "".join(re.findall(_COMPARISON, written)[0])
+    return "" if written == "*" else f"=={written.removeprefix('=').strip()}"
 
 
 def as_uv_settings(page: Mapping[str, object]) -> dict[str, object]:
@@ -67,15 +163,20 @@ def _dependencies(page: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str
 
 def _places(page: Mapping[str, object], folder: Path) -> Iterator[tuple[str, str]]:
     for name, about in _dependencies(page):
-        below = f"#subdirectory={about['subdirectory']}" if "subdirectory" in about else ""
-        if "git" in about:
-            address = re.sub(_SHORT_SSH, r"ssh://\1/", str(about["git"]))
-            at = next((f"@{about[key]}" for key in ("rev", "tag", "branch") if key in about), "")
-            yield name, f"git+{address}{at}{below}"
-        elif "url" in about:
-            yield name, f"{about['url']}{below}"
-        elif path := about.get("path") or about.get("file"):
-            yield name, Path(os.path.abspath(folder / str(path))).as_uri()
+        if place := _place(about, folder):
+            yield name, place
+
+
+def _place(about: Mapping[str, object], folder: Path) -> str:
+    below = f"#subdirectory={about['subdirectory']}" if "subdirectory" in about else ""
+    if "git" in about:
+        address = re.sub(_SHORT_SSH, r"ssh://\1/", str(about["git"]))
+        at = next((f"@{about[key]}" for key in ("rev", "tag", "branch") if key in about), "")
+        return f"git+{address}{at}{below}"
+    if "url" in about:
+        return f"{about['url']}{below}"
+    path = about.get("path") or about.get("file")
+    return Path(os.path.abspath(folder / str(path))).as_uri() if path else ""
 
 
 def _placed(entry: Entry, place: str) -> str:

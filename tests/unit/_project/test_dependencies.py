@@ -610,7 +610,6 @@ def test_a_comment_inside_a_string_of_toml_keeps_it_too(tree):
 
 
 UNREAD = {
-    "[tool.poetry.dependencies]": '[tool.poetry.dependencies]\nsix = "*"\n',
     "[tool.pixi.dependencies]": '[tool.pixi.dependencies]\nsix = "*"\n',
     "[tool.pixi.pypi-dependencies]": '[tool.pixi.pypi-dependencies]\nsix = "*"\n',
     "[tool.hatch.envs.default.dependencies]": '[tool.hatch.envs.default]\ndependencies = ["six"]\n',
@@ -1119,6 +1118,91 @@ def test_another_project_that_takes_a_package_from_an_index_of_its_own_is_refuse
     )
 
     assert refused(tree.find)[0] == f"{file} takes acme-models from a place of its own [dependency]"
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ('"^1.2.3"', ["six>=1.2.3,<2"]),
+        ('"^0.2.3"', ["six>=0.2.3,<0.3"]),
+        ('"^0.0.3"', ["six>=0.0.3,<0.0.4"]),
+        ('"^0"', ["six>=0,<1"]),
+        ('"~1.2.3"', ["six>=1.2.3,<1.3"]),
+        ('"~1"', ["six>=1,<2"]),
+        ('"~=1.2"', ["six~=1.2"]),
+        ('"*"', ["six"]),
+        ('"1.2.*"', ["six==1.2.*"]),
+        ('"1.16"', ["six==1.16"]),
+        ('">= 1.0 <2, !=1.5"', ["six>=1.0,<2,!=1.5"]),
+        (
+            '{ version = "^1", extras = ["a", "b"], python = "^3.8", markers = "os_name == \'nt\'" }',
+            ["""six[a,b]>=1,<2 ; (os_name == 'nt') and python_full_version >= "3.8" and python_full_version < "4\""""],
+        ),
+        ('{ git = "https://h.example/six.git", rev = "abc" }', ["six @ git+https://h.example/six.git@abc"]),
+        ('{ version = "^1", optional = true }', []),
+        (
+            '[{ version = "1", platform = "linux" }, { version = "2", platform = "darwin" }]',
+            ['six==1 ; sys_platform == "linux"', 'six==2 ; sys_platform == "darwin"'],
+        ),
+    ],
+)
+def test_a_project_of_poetry_1_has_the_packages_that_poetry_would_install(tree, written, lines):
+    # compared with poetry-core 2.x by hand: the same versions are allowed
+    tree.write(
+        "app/pyproject.toml",
+        f'[tool.poetry]\nname = "x"\n[tool.poetry.dependencies]\npython = "^3.9"\nsix = {written}\n',
+    )
+
+    found = tree.find()
+
+    assert found.lines == tuple(lines)
+    assert found.requires_python == ">=3.9,<4"
+
+
+def test_groups_and_extras_of_poetry_are_installed_if_the_project_wants_them(tree):
+    tree.write(
+        "app/pyproject.toml",
+        """
+        [tool.poetry.dependencies]
+        jax = "^0.4"  # kn:keep
+        Rich = { version = "*", optional = true }
+        idna = { version = "*", optional = true }
+        [tool.poetry.extras]
+        plots = ["rich"]
+        [tool.poetry.dev-dependencies]
+        pytest = "*"
+        [tool.poetry.group.train.dependencies.six]
+        version = "^1"
+        [dependency-groups]
+        more = ["attrs"]
+        """,
+    )
+
+    plain = tree.find()
+    found = tree.find(wanted=Wanted(["Plots"], ["train", "more", "dev"]))
+
+    assert plain.lines == ("jax>=0.4,<0.5",)
+    assert set(found.lines) == {"attrs", "jax>=0.4,<0.5", "Rich", "six>=1,<2", "pytest"}
+    assert refused(lambda: tree.find(wanted=Wanted(["unknown"])))[0].endswith("has no extra 'unknown' [dependency]")
+
+
+def test_versions_of_poetry_that_no_requirement_has_are_refused_with_their_line(tree):
+    file = tree.write("app/pyproject.toml", '[tool.poetry.dependencies]\nsix = "^1.4 || ^2"\n')
+
+    what, why, _ = refused(tree.find)
+
+    assert what == f"the dependencies in {file}, line 2, cannot be read [dependency]"
+    assert why == "why:   six: '^1.4 || ^2' has alternatives, which a requirement cannot have"
+
+
+def test_another_project_of_poetry_is_sent_and_what_it_needs_is_installed(tree):
+    tree.write("app/pyproject.toml", '[tool.poetry.dependencies]\nacme = { path = "../common", develop = true }\n')
+    tree.write("common/pyproject.toml", '[tool.poetry]\nname = "acme"\n[tool.poetry.dependencies]\nsix = "^1"\n')
+
+    found = tree.find()
+
+    assert found.lines == ("six>=1,<2",)
+    assert [each.rpartition("/")[2] for each in found.projects] == ["common"]
 
 
 POETRY = """
