@@ -39,6 +39,7 @@ _PACKAGE = "[[packages]]\n"
 _NO_WHEEL = re.compile(r"has no (?:usable wheels|wheels with a matching)|only-binary|--no-build")
 _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|Forbidden)")
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
+_UNTRUSTED = "invalid peer certificate"  # of uv 0.13
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
@@ -220,12 +221,10 @@ def _unresolved(done: UvResult, lines: Sequence[str], platform: Platform, source
     if refused := refusal(done):
         return refused
     if _SILENT.search(written) and "No solution" not in written:
-        return ImageBuildError(
-            "the package index did not answer",
-            why=done.reason,
-            next="check the network, and the address of the index, and try again",
-            code="index-silent",
-        )
+        what, advice = "did not answer", "check the network, and the address of the index, and try again"
+        if _UNTRUSTED in written:
+            what, advice = "has a certificate that is not trusted", python_runtime.TRUST
+        return ImageBuildError(f"the package index {what}", why=done.reason, next=advice, code="index-silent")
     where = "this machine" if platform.is_here else f"{platform.machine} with glibc {platform.glibc.replace('_', '.')}"
     return ImageBuildError(
         f"the requirements{f' of {source}' if source else ''} have no solution for Python {platform.python} on {where}",

@@ -28,7 +28,8 @@ _MISLEADING = frozenset(
 )
 # Variables with paths, and what is between them.
 _PATHS = dict.fromkeys(("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT"), " ")
-_PATHS |= {"UV_FIND_LINKS": ",", "UV_CONFIG_FILE": "", "UV_CACHE_DIR": ""}
+_PATHS |= {"UV_FIND_LINKS": ",", "SSL_CERT_DIR": os.pathsep}
+_PATHS |= dict.fromkeys(("UV_CONFIG_FILE", "UV_CACHE_DIR", "SSL_CERT_FILE", "SSL_CLIENT_CERT", "NETRC"), "")
 # What has decided about a lock when it was made, and uv accepts no more (0.13).
 _DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_NO_SOURCES")
 

@@ -190,7 +190,7 @@ def test_settings_that_would_send_uv_elsewhere_are_taken_from_it_and_the_users_i
 def test_relative_paths_in_variables_of_uv_mean_the_folder_of_the_user(fake, cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"UV_CONSTRAINT": "a.txt /b.txt", "UV_FIND_LINKS": "wheels,https://host/all.html"}
-    given["UV_CONFIG_FILE"] = "u v.toml"
+    given |= {"UV_CONFIG_FILE": "u v.toml", "SSL_CERT_FILE": "all.pem"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
 
@@ -200,6 +200,7 @@ def test_relative_paths_in_variables_of_uv_mean_the_folder_of_the_user(fake, cac
         "UV_CONSTRAINT": f"{tmp_path}/a.txt /b.txt",
         "UV_FIND_LINKS": f"{tmp_path}/wheels,https://host/all.html",
         "UV_CONFIG_FILE": f"{tmp_path}/u v.toml",
+        "SSL_CERT_FILE": f"{tmp_path}/all.pem",
     }
 
 

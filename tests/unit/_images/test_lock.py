@@ -7,19 +7,23 @@ import hashlib
 import os
 import platform
 import re
+import ssl
+import threading
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.certificates import Authority
 from servers.wheels import Index, made_wheel
 
 from kinetic._images import lock, uv, wheels
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.wheels import find_login, with_indexes
-from kinetic._wire.python_runtime import SETTING
+from kinetic._wire.python_runtime import SETTING, TRUST
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -265,6 +269,26 @@ def test_an_index_that_is_not_there_is_no_matter_of_the_requirements(monkeypatch
         resolved("alpha")
 
     assert caught.value.code == "index-silent"
+
+
+def test_an_index_with_a_certificate_that_is_not_trusted_says_how_to_trust_it(tmp_path: Path, monkeypatch) -> None:
+    pair, context = Authority(tmp_path).issue("server"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # that a client hangs up is what is tried
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"https://127.0.0.1:{server.server_address[1]}/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+    with pytest.raises(ImageBuildError, match="the package index has a certificate that is not trusted") as caught:
+        resolved("alpha")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+    assert (caught.value.code, caught.value.next) == ("index-silent", TRUST)
 
 
 @pytest.mark.parametrize(
