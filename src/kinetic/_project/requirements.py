@@ -63,6 +63,7 @@ _OF_A_FILE = (
 _SETTING = r"--(?P<name>pre|trusted-host)\b[\s=]*(?P<value>\S*)"
 _NO_HASH = r"(?<=\s)--(?!hash\b)[a-z-]+"
 _REMOTE_EDITABLE = r"(?:-e|--editable)[\s=]*(?=\S+://)"
+_NAME_OF_WHEEL = r"[^-$]+(?:-[^-$]+){4,5}\.whl"
 _NAMED_BEHIND = r"\A(?P<address>[^#]+)#egg=(?P<name>[^&]+)&?(?P<more>.*)"
 _BY_NAME = {  # why a line with such a name is still there: other wheels are sent with the project
     r"\.whl\b": "correct the path: the file is not there; a wheel that is there is sent with the project",
@@ -278,12 +279,30 @@ def as_uv_reads(found: Sequence[Entry], source: Path) -> tuple[list[Entry], dict
         if not text.startswith("-") and (option := re.search(_NO_HASH, text)):
             why = f"uv, which installs for jobs, takes only --hash behind a requirement, and not {option[0]}"
             reject(entry, source, why, "remove it, or write config-settings-package into [tool.uv] of a pyproject.toml")
+        if why := _why_unfit(text):
+            reject(entry, source, why, "name the wheel for this Python, or use the Python that it is for")
         if match := re.match(_REMOTE_EDITABLE, text):  # uv refuses it, and a job has nothing to edit
             line = re.sub(_NAMED_BEHIND, r"\g<name> @ \g<address>#\g<more>", text[match.end() :]).rstrip("#")
             kept.append(entry._replace(text=line))
         elif not re.match(_SETTING, text):
             kept.append(entry)
     return kept, settings
+
+
+def _why_unfit(text: str) -> str:
+    """Return why no job can use the wheel whose address a line has; "" for nothing."""
+    from urllib.parse import unquote, urlsplit
+
+    if ".whl" not in text:
+        return ""
+    from kinetic._project import local_wheels  # few projects name any
+
+    requirement = parsed(text)
+    address = requirement.url if requirement else text.split(maxsplit=1)[0]
+    name = unquote(urlsplit(address or "").path.rpartition("/")[2])
+    is_meant = requirement is None or not requirement.marker or local_wheels.is_meant(str(requirement.marker))
+    has_tags = re.fullmatch(_NAME_OF_WHEEL, name)
+    return local_wheels.why_unfit(Path(name)) if has_tags and is_meant else ""
 
 
 def reject_local(found: Sequence[Entry], source: Path) -> None:

@@ -451,6 +451,33 @@ def test_a_line_that_uv_cannot_read_is_refused_before_a_job_waits_for_a_machine(
     assert reason == f"why:   {why}"
 
 
+# Before a job waits for its machine: as after a change of Python, which wheels of flash-attn are made for one by one.
+@pytest.mark.parametrize("tags", ["cp27-cp27m-linux_x86_64", "cp311-cp311-win_amd64"])
+def test_a_wheel_at_an_address_that_no_job_can_use_is_refused_with_its_line(tree, tags):
+    line = f"attn @ https://h.example/v2/attn-2.8%2Bcu12torch2.8-{tags}.whl"
+    file = tree.write("app/requirements.txt", f"six\n{line}\n")
+
+    what, why, _ = refused(tree.find)
+
+    assert what == f"{file}, line 2 cannot be installed in a job: {line} [dependency]"
+    assert why.startswith(f"why:   it is for {tags}, and jobs have the Python of this process, here or on Linux")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "https://h.example/x-1-py3-none-any.whl",
+        "x @ https://h.example/x-1-cp38-abi3-manylinux_2_28_x86_64.whl#sha256=ab",
+        "x @ https://h.example/x-1-cp27-cp27m-win_amd64.whl ; sys_platform == 'win32'",
+        "x @ https://h.example/${FILE}.whl",
+    ],
+)
+def test_a_wheel_at_an_address_that_some_job_can_use_is_not_refused(tree, line):
+    tree.write("app/requirements.txt", f"{line}\n")
+
+    assert tree.find().lines == (line,)
+
+
 def test_a_line_begins_where_its_first_part_stands(tree):
     file = tree.write("app/requirements.txt", "six \\\n  >=1\nx \\\n  @ ./x\n")
 
