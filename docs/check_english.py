@@ -42,7 +42,7 @@ PHRASES = {
     r"\bwherever it\b": "everywhere it",
     r"\bas long as it lives\b": "while it runs",
 }
-BANNED = [(re.compile(phrase), instead) for phrase, instead in PHRASES.items()]
+BANNED = [(re.compile(phrase, re.IGNORECASE), instead) for phrase, instead in PHRASES.items()]
 Found = tuple[str, int, str, str]
 CODE = re.compile(r"`[^`]*`")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md")

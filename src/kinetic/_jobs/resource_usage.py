@@ -46,7 +46,7 @@ class UsageSample:
         memory_bytes: Bytes of memory, without what the kernel only caches.
         read_bytes: Bytes read from disks so far; what came from the page cache does not count.
         written_bytes: Bytes written to disks so far.
-        disk_used_bytes: Bytes used, by everybody, on the file system of the job's working folder.
+        disk_used_bytes: Bytes used, by all of its users, on the file system of the job's working folder.
         devices: One for each GPU or TPU chip, in the order of ``HostUsage.devices``; empty until a program uses them.
     """
 
