@@ -357,6 +357,8 @@ def local_path(entry: Entry) -> LocalPath | None:
     if not _local_reference(entry.text):
         return None
     editable = [value for option, value in _options(entry.text) if option == _EDITABLE]
+    if entry.text.startswith("-") and not editable:  # such as --find-links: it installs nothing by itself
+        return None
     target, _, marker = (editable or [re.sub(_PIP_OPTIONS, "", entry.text)])[0].partition(";")
     before = re.match(_NAME_BEFORE, target.strip())
     target = re.sub(_FILE_SCHEME, "", target.strip()[before.end() if before else 0 :])

@@ -227,6 +227,13 @@ def test_a_path_without_a_file_and_an_archive_of_sources_say_what_to_do(project)
     assert "./wheels/NAME.whl" in refused(project, "--find-links ./wheels")[2]
 
 
+@pytest.mark.parametrize("option", ["--find-links ./wheels", "--index-url ./simple", "--extra-index-url=./simple"])
+def test_an_option_with_a_folder_is_refused_also_beside_a_pyproject_toml(project, option) -> None:
+    (project / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\ndependencies = ["roman"]\n')
+
+    assert refused(project, f"{option}\nlib==1")[0].endswith(f"cannot be installed in a job: {option} [dependency]")
+
+
 def test_a_wheel_in_the_constraints_is_to_be_named_in_the_requirements(project) -> None:
     file = made_wheel(project / "wheels", "lib", "1", {"lib.py": ""})
     (project / "constraints.txt").write_text(f"lib @ file://{file}\n")
