@@ -125,7 +125,7 @@ def _no_value(batch: FoundBatch, index: int, job: JobHandle, seen: Snapshot) -> 
         return explanation.job_error(job, seen)
     if locate.is_collected(seen.past):
         logs = f"kinetic jobs logs {job.job_id}"
-        return ResultMissingError("its result was already collected; its log is kept", next=logs)
+        return ResultMissingError("its result was already collected; its log is kept", next=logs, code="collected")
     return ResultMissingError("it was already removed", next="kinetic jobs list --all")
 
 

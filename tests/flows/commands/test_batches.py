@@ -98,6 +98,8 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
     again = kinetic("batch", "results", group_id)
     assert (again.code, again.out) == (125, "")
     assert "[0] input 'a': its result was already collected; its log is kept" in again.err
+    pages = json.loads(kinetic("batch", "results", group_id, "--json").out)["results"]
+    assert [page["error"]["code"] for page in pages] == ["collected", "job-failed", "collected"]
     assert "collected" in kinetic("batch", "status", group_id).out
 
     assert kinetic("batch", "cleanup", group_id).code == 2
