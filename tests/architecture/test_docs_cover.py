@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
+from kinetic import _hardware as hardware
 from kinetic._config.options import VARIABLES
 from kinetic._jobs import status
 
@@ -139,6 +140,13 @@ def test_a_code_that_is_reserved_is_raised_nowhere():
 
     assert reserved
     assert kinds & raised == set()
+
+
+def test_ids_in_the_manual_begin_as_those_that_jobs_and_warm_pods_get():
+    written = re.findall(r"\b(?:tpu|gpu)-[\w-]+-(?:warm\b|\d{8}-\d{6})[\w-]*", text_of(*MANUAL))
+
+    assert (hardware.slug("tpu-v5e-1"), hardware.slug("gpu-l4")) == ("v5e1", "l4")
+    assert written == []
 
 
 def test_every_link_leads_somewhere():

@@ -143,7 +143,7 @@ def stop(names: tuple[str, ...], every: bool, **place: Any) -> None:
 
     A job that one of them carries out starts again in a pod of its own, when a process waits for it or looks at it.
 
-    Example: kinetic warm stop tpu-v5e1-warm
+    Example: kinetic warm stop v5e1-warm
     """
     from kinetic._jobs import warm_assignment
 
