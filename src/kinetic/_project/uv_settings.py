@@ -156,7 +156,9 @@ def folders(settings: UvSettings) -> list[str]:
 def _for_builds(tables: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return how packages without wheels are built, and what they need where building them is not to tell it."""
     lists = {key: _joined(tables, key, ()) for key in _BUILD_LISTS}
-    metadata = [each for each in _all(tables, "dependency-metadata") if isinstance(each, dict)]
+    metadata = list[object]()
+    for each in _all(tables, "dependency-metadata"):
+        metadata += [each] if isinstance(each, dict) and each not in metadata else []
     joined: dict[str, dict[str, object]] = {key: {} for key in _BUILD_TABLES}
     switches = dict[str, object]()
     for table in reversed(tables):

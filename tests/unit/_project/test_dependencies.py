@@ -1376,7 +1376,7 @@ def test_a_line_of_conda_is_refused_before_a_job_waits_for_a_machine(tree, line)
     assert next_ == "next:  write numpy==1.26.4 if the package index has that version"
 
 
-@pytest.mark.parametrize("line", ["--only-binary=numpy", "--no-binary=psycopg2", "--trusted-host=pypi.example.com"])
+@pytest.mark.parametrize("line", ["--only-binary=numpy", "--no-binary=psycopg2"])
 def test_an_option_of_pip_with_an_equals_sign_is_no_line_of_conda(tree, line):
     tree.write("requirements.txt", f"{line}\nnumpy\n")
 
