@@ -6,6 +6,7 @@ write it into a file of its own, which ``-c FILE`` includes.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -111,6 +112,7 @@ def normalised(name: str) -> str:
     return re.sub(_SEPARATORS, "-", name).lower()
 
 
+@functools.lru_cache(maxsize=2000)  # 40 us and more, and each step asks again; a lock has hundreds of lines
 def parsed(text: str) -> Requirement | None:
     """Return a requirement (PEP 508); None for an option of pip, an address or a path."""
     from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
