@@ -16,9 +16,11 @@ import os
 
 
 def build(page):
-    import kinetic
+    import kinetic._wire
 
-    kinetic.__path__.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "kinetic"))
+    place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "kinetic")
+    kinetic.__path__.append(place)
+    kinetic._wire.__path__.append(os.path.join(place, "_wire"))  # the runner's has not all of its modules
     from kinetic._images import pod_build
 
     return pod_build.build(page)

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._config import home
-from kinetic._images import addresses, uv, wheels
+from kinetic._images import uv, wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.uv import Stop, UvResult
-from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire import NamedTuple, addresses, python_runtime
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
 FORMAT = 2

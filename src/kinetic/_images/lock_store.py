@@ -24,8 +24,8 @@ from typing import Any
 
 from kinetic._config import home
 from kinetic._config.options import read_variable
-from kinetic._images import addresses, uv
 from kinetic._images import lock as locks
+from kinetic._images import uv
 from kinetic._images.base_image import BaseImage
 from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
@@ -33,7 +33,7 @@ from kinetic._images.request import plain_wheel
 from kinetic._images.uv import Stop
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, folders, keys, python_runtime
+from kinetic._wire import addresses, digests, documents, folders, keys, python_runtime
 from kinetic.errors import IntegrityError, KeyMissingError
 
 _SECRET = re.compile("PASSWORD|USERNAME|TOKEN|SECRET")  # of names of variables: they change no lines

@@ -13,8 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
 
-from kinetic._images import addresses
-from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire import NamedTuple, addresses, python_runtime
 from kinetic.errors import ImageBuildError
 
 _LAST = 60  # lines that are kept to explain a failure

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from kinetic._config import options as config_options
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import ResourceRequests, read_variable
-from kinetic._images import addresses, image_choice, uv
+from kinetic._images import image_choice, uv
 from kinetic._jobs import job_options, locate, status
 from kinetic._output import terminal as output
 from kinetic._project import configured_indexes, dependencies, root
 from kinetic._project.dependencies import Dependencies, Wanted
 from kinetic._version import __version__
-from kinetic._wire import digests, keys, python_runtime
+from kinetic._wire import addresses, digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ImageBuildError, ImageUnavailableError, KineticError, OptionError
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from kinetic._config import home
+from kinetic._wire import addresses
 from kinetic._wire.python_runtime import SETTING
 
 # What names an index to uv; each of its files may do so.
@@ -22,7 +23,6 @@ _OF_UV = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", 
 _NAMED = rf"(?:-i|-f|--(?:extra-)?index-url|--find-links|{SETTING}tool\.uv\.(?:index|extra-index|find-links))"
 _USUAL = r"https?://pypi\.(?:org|python\.org)(?:/|\Z)"
 _NAME_BEFORE = r"\A[\w.-]+="  # acme=https://…
-_LOGIN = r"(?<=://)[^/?#]*@"
 _KEYS = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX"}
 _SECTIONS = ("global", "install", "download")
 
@@ -39,12 +39,12 @@ def note_of_pip(lines: Sequence[str], environ: Mapping[str, str]) -> str:
     folders = ("/etc", f"{user}/.pip", f"{user}/Library/Application Support/pip", f"{configured}/pip", sys.prefix)
     files = [] if named == os.devnull else [*(f"{folder}/pip.conf" for folder in folders), named]
     for where, key, value in (*_in_variables(environ), *_in_files(files)):
-        addresses = [re.sub(_LOGIN, "", each) for each in value.split() if not re.match(_USUAL, each)]
-        if addresses:
-            found = " ".join(addresses)
+        others = [re.sub(addresses.LOGIN, "", each) for each in value.split() if not re.match(_USUAL, each)]
+        if others:
+            found = addresses.without_secrets(" ".join(others))
             return (
                 f"pip uses {found} ({where}), and uv, which installs for jobs, does not: "
-                f"export {_KEYS[key]}={found if len(addresses) == 1 else repr(found)}"
+                f"export {_KEYS[key]}={found if len(others) == 1 else repr(found)}"
             )
     return ""
 
@@ -68,15 +68,15 @@ def note_for_pods(lines: Sequence[str], environ: Mapping[str, str], captured: Co
     passed = ", ".join(f'"{name}*"' if name == "UV_INDEX" else f'"{name}"' for name in advice)
     then = f"pass capture_env_vars=[{passed}], or " if advice else ""
     return (
-        f"uv uses {', '.join(shown)} here, and pods, which install this job's packages when they start, do not: "
+        f"uv uses {addresses.without_secrets(', '.join(shown))} here, and pods, which install this job's packages when they start, do not: "
         f"{then}name it in the project, if pods can reach it"
     )
 
 
 def _others(found: Iterable[str], text: str) -> list[str]:
     """Return addresses without their names and logins; neither the usual one nor those that a text names."""
-    plain = [re.sub(_LOGIN, "", re.sub(_NAME_BEFORE, "", each)) for each in found]
-    known = re.sub(_LOGIN, "", text)
+    plain = [re.sub(addresses.LOGIN, "", re.sub(_NAME_BEFORE, "", each)) for each in found]
+    known = re.sub(addresses.LOGIN, "", text)
     return [each for each in plain if each and not re.match(_USUAL, each) and each.rstrip("/") not in known]
 
 

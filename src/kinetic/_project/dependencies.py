@@ -194,7 +194,7 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
         number = places[0] if places else 0
         for entry in entries(" ".join(requirement.splitlines())):
             if entry.text.startswith("-"):
-                invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
+                invalid(file, f"{entry.shown!r} is an option of pip and not a requirement", number)
             kept = entry.keep or any(requirements.keeps(lines[place - 1]) for place in places)
             found.append(Entry(number, entry.text, kept))
     return found
@@ -632,12 +632,12 @@ def _finished(
         notes = [*notes, f"{source} looks for packages in a folder, which jobs do not: {', '.join(folders)}"]
     found, ours = requirements.without_kinetic(found)
     if ours:
-        named = ", ".join(dict.fromkeys(entry.text for entry in ours))
+        named = ", ".join(dict.fromkeys(entry.shown for entry in ours))
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
     requirements.reject_local(found, source)
     kept, brought = requirements.without_base(found) if base else (found, [])
     kept, more_settings = requirements.as_uv_reads(kept, source)
-    filtered = tuple(entry.text for entry in brought)
+    filtered = tuple(entry.shown for entry in brought)
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire import NamedTuple, addresses, python_runtime
 from kinetic._wire.python_runtime import CONSTRAINT, SETTING
 from kinetic.errors import OptionError
 
@@ -93,6 +93,11 @@ class Entry(NamedTuple):
         return requirement.extras if requirement else ()
 
     @property
+    def shown(self) -> str:
+        """The text for people, without the passwords and tokens of addresses in it."""
+        return addresses.without_secrets(self.text)
+
+    @property
     def about(self) -> str:
         """The name of the package, also of a constraint."""
         return self._replace(text=self.text.removeprefix(CONSTRAINT)).name
@@ -145,7 +150,7 @@ def not_satisfied(lines: Sequence[str], known: Sequence[str], installed: Mapping
         else:
             is_there = requirement.specifier.contains(version, prereleases=True)
         if not (is_known and is_there):
-            shown = re.sub(_PIP_OPTIONS, "", entry.text) if requirement else entry.text
+            shown = re.sub(_PIP_OPTIONS, "", entry.shown) if requirement else entry.shown
             found.append(f"{shown} (has {version})" if version and not is_there else shown)
     return list(dict.fromkeys(found))
 
@@ -327,7 +332,7 @@ def reject_local(found: Sequence[Entry], source: Path) -> None:
 def reject(entry: Entry, source: Path, why: str, advice: str) -> NoReturn:
     line = f", line {entry.number}" if entry.number else ""
     raise OptionError(
-        f"{entry.file or source}{line} cannot be installed in a job: {entry.text}",
+        f"{entry.file or source}{line} cannot be installed in a job: {entry.shown}",
         why=why,
         next=advice,
         code="dependency",

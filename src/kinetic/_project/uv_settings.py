@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._project.requirements import Entry, normalised, parsed
-from kinetic._wire import NamedTuple, python_runtime
+from kinetic._wire import NamedTuple, addresses, python_runtime
 from kinetic._wire.python_runtime import SETTING
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _LOCKED = r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = \{ registry = "([^"]
 _IN_FOLDER = r'source = \{ registry = "(?!https?://)'
 _FILE = r'\{ path = "([^"]+)"'
 _HASH = r"--hash[= ](sha256:[0-9a-f]{64})"
-_LOGIN = r"(?<=://)[^/?#]*@"
 
 
 class UvSettings(NamedTuple):
@@ -259,7 +258,7 @@ def _is_address(url: str) -> bool:
 
 
 def _plain(url: str) -> str:
-    return re.sub(_LOGIN, "", url).rstrip("/")
+    return re.sub(addresses.LOGIN, "", url).rstrip("/")
 
 
 def _toml(value: object) -> str:

@@ -812,6 +812,27 @@ def test_an_option_among_requirements_is_refused_with_its_line(tree):
     assert why == "why:   '--pre' is an option of pip and not a requirement"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://ci:hunter2@host/simple",
+        "kinetic-jobs @ git+https://hunter2@host/team/kinetic",
+        "jax @ https://host/jax-0.4-py3-none-any.whl?sig=hunter2",
+        "x @ file:///srv/x --index-url https://ci:hunter2@host/simple",
+    ],
+)
+def test_the_password_of_an_address_is_in_no_message(tree, line):
+    tree.write("app/pyproject.toml", f'[project]\ndependencies = [\n  "{line}",\n]\n')
+
+    try:
+        told = "\n".join(tree.find().notes)
+    except OptionError as error:
+        told = str(error)
+
+    assert "host" in told
+    assert "hunter2" not in told
+
+
 def test_a_path_in_a_pyproject_is_refused_with_its_line(tree):
     file = tree.write("app/pyproject.toml", '[project]\ndependencies = [\n  "x @ file:///srv/x",\n]\n')
 
@@ -1826,6 +1847,7 @@ def test_our_own_name_is_taken_off_a_lock(tree):
         (["alpha", "-c alpha<2", "-c absent==3", "-c beta>=1"], []),
         (["-c alpha>=2"], ["-c alpha>=2 (has 1.0)"]),
         ([f"{SETTING}tool.uv.index = []", f'{SETTING}project.dependencies = ["alpha"]'], []),
+        (["epsilon @ git+https://a:secret@h/e", "-i https://h/?token=x"], ["epsilon @ git+https://***@h/e", "-i https://h/?token=***"]),
         ([f'{SETTING}tool.uv.index-url = "https://a:secret@h"', f"{SETTING}tool.x = 1"], ["what its [tool.uv] says"]),
     ],
 )  # fmt: skip

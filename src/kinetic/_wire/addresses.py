@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_LOGIN = r"(?<=://)[^\s/?#\"']*@"  # up to the last @ before the path, which a password may have, too
-_ADDRESS = r"([A-Za-z][A-Za-z0-9+.-]*)://(?:([^\s/?#\"']*)@)?"
+LOGIN = r"(?<=://)[^\s/?#\"']*@"  # up to the last @ before the path, which a password may have, too
+_ADDRESS = r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#\"']*)@"
 _FIELD = r"([?&]([^\s=&#?\"']*)=)([^\s&#\"']+)"
 _FIELDS_WITH_SECRETS = r"(?i)token|secret|password|signature|credential|api_?key|\Asig\Z"
 
@@ -13,22 +13,29 @@ _FIELDS_WITH_SECRETS = r"(?i)token|secret|password|signature|credential|api_?key
 def without_secrets(text: str) -> str:
     """Return a text in which no address has a secret."""
 
-    def hidden(field: re.Match[str]) -> str:
+    def hidden(login: re.Match[str]) -> str:
+        return login[0] if _is_only_a_user(login[1], login[2]) else f"{login[1]}://***@"
+
+    def hidden_field(field: re.Match[str]) -> str:
         return f"{field[1]}***" if re.search(_FIELDS_WITH_SECRETS, field[2]) else field[0]
 
-    return re.sub(_FIELD, hidden, re.sub(_LOGIN, "***@", text))
+    return re.sub(_FIELD, hidden_field, re.sub(_ADDRESS, hidden, text))
+
+
+def _is_only_a_user(scheme: str, login: str) -> bool:
+    """Return whether a login is the name of a user by SSH: it only says how to connect."""
+    return "ssh" in scheme.lower() and ":" not in login
 
 
 def secret_in(text: str, *, variables: bool = False) -> str:
     """Return what in the addresses of a text is a secret, or "".
 
-    A user alone is none where it only says how to connect, by SSH; with ``variables``, neither is "${NAME}", which uv
-    fills in where it installs.
+    With ``variables``, "${NAME}" is none, which uv fills in where it installs.
     """
     known = ("${",) if variables else ()
     for scheme, login in re.findall(_ADDRESS, text):
-        user, colon, password = login.partition(":")
-        secret = password or ("" if "ssh" in scheme.lower() and not colon else user)
+        user, _, password = login.partition(":")
+        secret = "" if _is_only_a_user(scheme, login) else password or user
         if secret and not secret.startswith(known):
             return "a user or a password"
     fields = re.findall(_FIELD, text) if "://" in text else []
