@@ -19,6 +19,7 @@ import tomllib
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _PACKAGE = "[[packages]]\n"
 _NO_WHEEL = re.compile(r"has no (?:usable wheels|wheels with a matching)|only-binary|--no-build")
 _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|Forbidden)")
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
+_BY_THE_GPU_HERE = f'{python_runtime.SETTING}tool.uv.pip.torch-backend = "auto"'
 _UNTRUSTED = "invalid peer certificate"  # of uv 0.13
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -190,7 +192,8 @@ def resolve(
     with tempfile.TemporaryDirectory(prefix="kinetic-lock-") as name:
         folder = Path(name)
         # `uv pip compile` takes files without an option, and `uv pip install` with one.
-        limits = [word for word in python_runtime.write_requirements(lines, folder) if word != "-r"]
+        meant = lines if platform.is_here else [line for line in lines if line != _BY_THE_GPU_HERE]
+        limits = [word for word in python_runtime.write_requirements(meant, folder) if word != "-r"]
         if before:
             (folder / FILE).write_text(before)
         done = _compile(folder, platform, say, stop, *limits)
@@ -209,9 +212,10 @@ def _compile(folder: Path, platform: Platform, say: Callable[[str], None], stop:
         words += ["--python", uv.base_interpreter()]
         return uv.run_uv(words, folder, say, overrides="overrides.txt", stop=stop)
     words += ["--python-version", platform.python, "--python-platform", platform.tag]
-    done = uv.run_uv([*words, "--only-binary", ":all:"], folder, say, overrides="overrides.txt", stop=stop)
+    run = partial(uv.run_uv, folder=folder, say=say, overrides="overrides.txt", elsewhere=True, stop=stop)
+    done = run([*words, "--only-binary", ":all:"])
     if done.status and _NO_WHEEL.search(done.reason):  # a package has a source archive only: it will be built
-        done = uv.run_uv(words, folder, say, overrides="overrides.txt", stop=stop)
+        done = run(words)
     return done
 
 

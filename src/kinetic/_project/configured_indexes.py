@@ -66,9 +66,10 @@ def note_for_pods(lines: Sequence[str], environ: Mapping[str, str], captured: Co
     if not shown:
         return ""
     passed = ", ".join(f'"{name}*"' if name == "UV_INDEX" else f'"{name}"' for name in advice)
+    named = addresses.without_secrets(", ".join(shown))
     then = f"pass capture_env_vars=[{passed}], or " if advice else ""
     return (
-        f"uv uses {addresses.without_secrets(', '.join(shown))} here, and pods, which install this job's packages when they start, do not: "
+        f"uv uses {named} here, and pods, which install this job's packages when they start, do not: "
         f"{then}name it in the project, if pods can reach it"
     )
 

@@ -566,11 +566,13 @@ def _settings_around(file: Path, *, of_pip: bool = False) -> list[Mapping[str, o
     """Return what uv is told in the nearest folder that says something: that of a file, or above it in its repository.
 
     Versions that it chooses are those of ``uv pip``: other commands take them from the file itself, or its workspace.
+    So is what is in ``pip``, which comes first.
     """
     left_out = {"sources", *(() if of_pip else uv_settings.CHOSEN)}
     for folder in (file.parent, *file.parent.parents):
         if found := [*_uv_files(folder), *_uv_tables(folder, is_above=folder != file.parent)]:
-            return [{key: value for key, value in each.items() if key not in left_out} for each in found]
+            first = [pip for each in found if of_pip and isinstance(pip := each.get("pip"), dict)]
+            return [*first, *({key: value for key, value in each.items() if key not in left_out} for each in found)]
         if (folder / ".git").exists():
             break
     return []

@@ -31,6 +31,7 @@ _WORDS = ("index-url", "index-strategy", "prerelease")
 _BUILD_LISTS = ("no-build-package", "no-binary-package", "no-build-isolation-package", "build-constraint-dependencies")
 _BUILD_TABLES = ("extra-build-dependencies", "extra-build-variables", "config-settings", "config-settings-package")
 _BUILD_SWITCHES = ("no-build", "no-build-isolation")
+_BACKEND = "torch-backend"  # which uv knows in [tool.uv.pip] only
 _DATES = ("exclude-newer", "exclude-newer-package")  # a lock has files that were there then
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
 _PACKAGE = "[[package]]\n"  # of a uv.lock
@@ -64,6 +65,8 @@ def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str]
     options: dict[str, object] = {key: value for key in _LISTS if (value := _joined(settings.tables, key, without))}
     options |= {"index": listed} if (listed := _indexes(settings)) else {}
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
+    if backend := next((table[_BACKEND] for table in settings.tables if isinstance(table.get(_BACKEND), str)), ""):
+        options |= {f"pip.{_BACKEND}": backend}
     options |= _for_builds(settings.tables)
     if not settings.lock:
         options |= {key: table[key] for table in reversed(settings.tables) for key in _DATES if key in table}

@@ -106,6 +106,22 @@ def test_a_constraint_limits_what_another_package_brings_and_brings_nothing_itse
     assert "beta>=7" in str(caught.value).partition("next:")[2]
 
 
+def test_the_gpu_of_this_machine_decides_nothing_for_another_one(publish, index, monkeypatch) -> None:
+    # uv 0.13: "auto" takes torch from PyTorch's index for CPUs, or for the CUDA of this machine
+    publish("torch", "2.9.0")
+    monkeypatch.setenv("UV_TORCH_BACKEND", "auto")
+    settings = [
+        f"{SETTING}project.name = 'x'",
+        f"{SETTING}project.version = '0'",
+        f"{SETTING}project.dependencies = []",
+    ]
+
+    found = resolved("torch", *settings, f'{SETTING}tool.uv.pip.torch-backend = "auto"')
+
+    assert versions(found) == {"torch": "2.9.0"}
+    assert found.wheels[0].url.startswith(index.simple.removesuffix("simple"))
+
+
 def test_a_build_of_pytorch_that_no_index_has_is_told_with_its_own_index(publish) -> None:
     publish("torch", "2.9.0")
 

@@ -1059,6 +1059,20 @@ def test_a_project_above_that_cannot_be_read_keeps_no_job_from_being_submitted(t
     assert tree.find().lines == ("six",)
 
 
+@pytest.mark.parametrize(("name", "above"), [("uv.toml", ""), ("pyproject.toml", "tool.uv.")])
+def test_settings_of_uv_for_its_pip_commands_count_beside_a_requirements_file_and_come_first(tree, name, above):
+    tree.write("app/requirements.txt", "acme-models\n")
+    table = 'torch-backend = "auto"\nextra-index-url = ["https://pypi.acme.example/simple"]\nprerelease = "allow"\n'
+    other = '[tool.uv]\nprerelease = "never"\n' if above else 'prerelease = "never"\n'
+    tree.write(f"app/{name}", f"{other}[{above}pip]\n{table}")
+
+    assert settings_of(tree.find())["tool"]["uv"] == {
+        "pip": {"torch-backend": "auto"},
+        "extra-index-url": ["https://pypi.acme.example/simple"],
+        "prerelease": "allow",
+    }
+
+
 def test_a_date_without_quotes_is_one_for_uv_and_for_jobs(tree):
     tree.write("pyproject.toml", "[tool.uv]\nexclude-newer = 2024-01-01T00:00:00Z\n")
 
