@@ -277,8 +277,19 @@ Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str], Sequence[str]], Sequence[str]]
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
-# Which name some, too.
-_UNREAD = ("environment.yml", "environment.yaml", "Pipfile", "pixi.toml", "pylock.toml", "setup.py", "setup.cfg")
+_UNREAD = {  # which name some, too, and what turns each into a file that is read
+    "environment*.yml": "",
+    "environment*.yaml": "",
+    "conda-lock.yml": "",
+    "Pipfile": "pipenv requirements > requirements.txt",
+    "pixi.toml": "",
+    "pylock*.toml": "",
+    "setup.py": "",
+    "setup.cfg": "",
+    "requirements*.in": "uv pip compile {} -o requirements.txt",
+    "requirements*.txt": "echo '-r {}' > requirements.txt",
+    "requirements/*.txt": "echo '-r {}' > requirements.txt",
+}
 _OTHER_LOCKS = {  # of other tools than uv, and what turns each into a file that is read
     "poetry.lock": "poetry export -o requirements.txt",
     "pdm.lock": "pdm export -o requirements.txt",
@@ -382,7 +393,7 @@ def find(
     if not names:
         searched = f"from {entry} up to {folder}" if folder != entry else f"in {folder}"
         climbed = [each for each in (entry, *entry.parents) if each.is_relative_to(folder)]
-        unread = [str(each / name) for each in climbed for name in _UNREAD if (each / name).is_file()]
+        unread = [about for each in climbed for about in _unread_in(each)]
         others = f"; not read: {', '.join(unread)}" if unread else ""
         note = f"no {' or '.join(_FILES)} {searched}: {_only_base(base=base)}{others}"
         return Dependencies(None, "none", notes=(note,))
@@ -397,6 +408,18 @@ def find(
         notes.append(f"extras and groups have no meaning for {file}: {wanted}")
     declared = Declared(requirements.read(file), uv=UvSettings(_settings_around(file, of_pip=True)))
     return _finished(file, "requirements", declared, notes, base=base)
+
+
+def _unread_in(folder: Path) -> list[str]:
+    """Return the files of a folder that name dependencies for other tools, with what makes a file that is read."""
+    found, advised = list[str](), set[str]()
+    for pattern, command in _UNREAD.items():
+        for file in sorted(filter(Path.is_file, folder.glob(pattern))):
+            is_new = command and command not in advised
+            advised.add(command)
+            advice = f" ({command.format(file.relative_to(folder))} makes a file that is read)" if is_new else ""
+            found.append(f"{file}{advice}")
+    return found
 
 
 def _with_needs(

@@ -108,6 +108,24 @@ def test_files_of_other_tools_that_name_dependencies_are_said_not_to_be_read(tre
     assert note.endswith(f"only base packages will be installed; not read: {conda}, {setup}")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("Pipfile", "pipenv requirements > requirements.txt"),
+        ("requirements.in", "uv pip compile requirements.in -o requirements.txt"),
+        ("requirements-gpu.txt", "echo '-r requirements-gpu.txt' > requirements.txt"),
+        ("requirements/base.txt", "echo '-r requirements/base.txt' > requirements.txt"),
+    ],
+)
+def test_what_turns_a_file_that_is_not_read_into_one_that_is_read_is_said(tree, name, advice):
+    tree.write("app/.git/HEAD", "")
+    file = tree.write(f"app/{name}", "six\n")
+
+    [note] = tree.find().notes
+
+    assert note.endswith(f"; not read: {file} ({advice} makes a file that is read)")
+
+
 def test_the_level_that_holds_git_is_looked_at_itself(tree):
     (tree.root / ".git").mkdir()
     file = tree.write("requirements.txt", "six\n")
