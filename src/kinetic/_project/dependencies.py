@@ -28,6 +28,10 @@ _DYNAMIC = (
     ("tool", "setuptools", "dynamic", "dependencies", "file"),
     ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files"),
 )
+_DYNAMIC_EXTRAS = (
+    ("tool", "setuptools", "dynamic", "optional-dependencies"),
+    ("tool", "hatch", "metadata", "hooks", "requirements_txt", "optional-dependencies"),
+)
 
 # Of a pyproject.toml, what hold dependencies for other tools, and is not read.
 _TABLES_OF_TOOLS = (
@@ -65,12 +69,20 @@ def in_project(file: Path, text: str, wanted: Wanted, *, locked: bool, sent: Col
     named = _strings(file, project, "dependencies", "project")
     of_poetry, extras = package_managers.of_poetry(page, wanted.extras)
     is_of_poetry = package_managers.is_of_poetry(page, project)
-    named += _of_extras(file, project, optional, extras if is_of_poetry else wanted.extras)
+    asked = extras if is_of_poetry else wanted.extras
+    files = _files_of_extras(file, page)
+    if files is not None:  # a lock has dynamic ones, whatever names them
+        asked = [] if locked else [each for each in asked if normalised(each) not in files]
+    named += _of_extras(file, project, optional, asked)
     groups = package_managers.groups_of_poetry(page)
     named += _of_groups(file, page, [each for each in wanted.groups if normalised(each) not in groups])
     tables = [of_poetry] if is_of_poetry else []
     tables += [groups[name] for name in map(normalised, wanted.groups) if name in groups]
-    in_files = [entry for name in _files_of(file, page) for entry in requirements.read_included(file.parent / name)]
+    included = [
+        *_files_of(file, page),
+        *(each for name in wanted.extras for each in (files or {}).get(normalised(name), ())),
+    ]
+    in_files = [entry for name in included for entry in requirements.read_included(file.parent / name)]
     listed = package_managers.with_places(_entries(file, text, named), page, file.parent)
     found = [*listed, *_of_poetry(file, text, tables), *in_files]
     uv = _uv_table(file, page)
@@ -227,6 +239,19 @@ def _files_of(file: Path, page: Mapping[str, object]) -> list[str]:
             table, name = _table(file, table, each, name), f"{name}{each}."
         named = table.get(key)
         found += [named] if isinstance(named, str) else _strings(file, table, key, name.rstrip("."))
+    return found
+
+
+def _files_of_extras(file: Path, page: Mapping[str, object]) -> dict[str, list[str]] | None:
+    """Return the requirements files of dynamic extras, by normalized names; None where extras are not dynamic."""
+    if "optional-dependencies" not in _strings(file, _table(file, page, "project"), "dynamic", "project"):
+        return None
+    found: dict[str, list[str]] = {}
+    for path in _DYNAMIC_EXTRAS:
+        table = look_up(page, path)
+        for name, value in table.items() if isinstance(table, dict) else ():
+            listed = value.get("file") if isinstance(value, dict) else value
+            found[normalised(name)] = [listed] if isinstance(listed, str) else [*map(str, listed or ())]
     return found
 
 

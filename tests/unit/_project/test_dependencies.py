@@ -733,6 +733,27 @@ odd = [{ include = "train" }]
 
 
 @pytest.mark.parametrize(
+    "table",
+    [
+        '[tool.setuptools.dynamic.optional-dependencies]\nPlots = { file = ["plots.txt"] }\n',
+        '[tool.setuptools.dynamic]\noptional-dependencies.plots.file = "plots.txt"\n',
+        '[tool.hatch.metadata.hooks.requirements_txt.optional-dependencies]\nplots = ["plots.txt"]\n',
+    ],
+)
+def test_dynamic_extras_come_from_the_files_that_the_build_backend_is_told(tree, table):
+    export, _ = lock(tree, "six==1.16.0")
+    tree.write("app/pyproject.toml", '[project]\ndynamic = ["optional-dependencies"]\n' + table)
+    tree.write("app/plots.txt", "rich\n")
+
+    found = tree.find(wanted=Wanted(["plots"]))
+    locked = tree.find(export=export, wanted=Wanted(["plots"]))
+
+    assert found.lines == ("rich",)
+    assert locked.lines == ("six==1.16.0",)
+    assert refused(lambda: tree.find(wanted=Wanted(["more"])))[0].endswith("has no extra 'more' [dependency]")
+
+
+@pytest.mark.parametrize(
     ("groups", "lines"),
     [
         ([], ("six",)),
