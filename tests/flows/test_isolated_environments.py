@@ -158,6 +158,34 @@ def test_the_login_in_the_address_of_an_index_is_used_and_stored_nowhere(cache, 
     assert not any(b"hunter2" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_login_comes_from_the_keyring_where_the_project_says_so(cache, tmp_path, monkeypatch, has_lock):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("KINETIC_HOME", str(cache.parent / "home"))
+    keyring = tmp_path / "bin" / "keyring"
+    keyring.parent.mkdir()
+    keyring.write_text("#!/bin/sh\necho hunter2\n")
+    keyring.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{keyring.parent}:{os.environ['PATH']}")
+    index, project = Index(), tmp_path / "project"
+    index.login = ("ann", "hunter2")
+    index(made_wheel(tmp_path, "alpha", "1.0", {"alpha.py": "value = 7"}))
+    project.mkdir()
+    wanted = 'requires-python = ">=3.11"\ndependencies = ["alpha"]\n[tool.uv]\nkeyring-provider = "subprocess"\n'
+    place = f'[[tool.uv.index]]\nname = "acme"\nurl = "{index.simple.replace("://", "://ann@")}"\n'
+    (project / "pyproject.toml").write_text(f'[project]\nname = "theirs"\nversion = "1"\n{wanted}{place}')
+    try:
+        if has_lock:
+            subprocess.run([*uv.uv_command(), "lock", "--quiet"], cwd=project, check=True)
+        export = functools.partial(lock_store.exported, environ=os.environ)
+        found = dependencies.find(Plan(project, "", None, ("",)), export=export, base=False)
+        python = ready(cache, found.lines, source=found.source)
+    finally:
+        index.close()
+
+    assert run_in(python, "import alpha; print(alpha.value)").stdout == "7\n"
+
+
 def test_a_package_that_uv_has_is_not_fetched_again_for_the_next_environment(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     index = Index()  # as many mirrors, it does not say for how long an answer holds

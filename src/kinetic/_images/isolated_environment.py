@@ -112,7 +112,7 @@ def ready(
     try:
         with _alone(cache / f"{name[:24]}.lock", say):  # two that need the same lock resolve once
             lock = locked()
-        settings = locks.build_settings(lines)
+        settings = locks.install_settings(lines)
         place = cache / _digest(lock, settings)
         found = _complete(place)
         if found is None:
@@ -170,7 +170,7 @@ def _digest(lock: Lock, settings: str = "") -> str:
         "interpreter": uv.base_interpreter(),  # two builds of the same X.Y need not be alike
         "platform": [sysconfig.get_platform(), sys.implementation.cache_tag, sys.abiflags],
         "schema": 3,
-        **({"build": settings} if settings else {}),
+        **({"settings": settings} if settings else {}),
     }
     return digests.of_bytes(documents.write(page))[:_NAME_LENGTH]
 

@@ -45,8 +45,9 @@ _UNTRUSTED = "invalid peer certificate"  # of uv 0.13
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINKS = re.compile(rf"\s*(?:-f|--find-links|{python_runtime.SETTING}tool\.uv\.find-links)[\s=]")
-_BUILDING = re.compile(
-    rf"{python_runtime.SETTING}tool\.uv\.(?:no|build|extra-build|config|dependency-metadata|allow-insecure-host)\b"
+_INSTALLING = re.compile(
+    rf"{python_runtime.SETTING}tool\.uv\.(?:no|build|extra-build|config|dependency-metadata"
+    r"|allow-insecure-host|keyring-provider|system-certs|native-tls)\b"
 )
 # Builds of PyTorch, as `pip freeze` writes them; the index of each is not in that list.
 _OF_PYTORCH = re.compile(r"==[\w.]+\+(cpu|cu\d+|rocm[\d.]+|xpu)\b")
@@ -272,9 +273,9 @@ def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def build_settings(lines: Sequence[str]) -> str:
-    """Return what of a pyproject.toml among lines decides how packages without wheels are built; "" for nothing."""
-    return "".join(f"{line.removeprefix(python_runtime.SETTING)}\n" for line in lines if _BUILDING.match(line))
+def install_settings(lines: Sequence[str]) -> str:
+    """Return what of a pyproject.toml among lines counts for what a lock names, too: how it is fetched and built."""
+    return "".join(f"{line.removeprefix(python_runtime.SETTING)}\n" for line in lines if _INSTALLING.match(line))
 
 
 def with_indexes(text: str, lines: Sequence[str], folder: Path, more: Sequence[str]) -> str:

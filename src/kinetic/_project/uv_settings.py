@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 # Of the lists, those of all tables count; of the others, the first.
 CHOSEN = ("override-dependencies", "constraint-dependencies", "exclude-dependencies")
 _LISTS = ("extra-index-url", "find-links", "allow-insecure-host", *CHOSEN)
-_WORDS = ("index-url", "index-strategy", "prerelease")
+_WORDS = ("index-url", "index-strategy", "prerelease", "keyring-provider")
 # How packages are built that have no wheel: also to resolve, as only a build may say what such a package needs.
 _BUILD_LISTS = ("no-build-package", "no-binary-package", "no-build-isolation-package", "build-constraint-dependencies")
 _BUILD_TABLES = ("extra-build-dependencies", "extra-build-variables", "config-settings", "config-settings-package")
-_BUILD_SWITCHES = ("no-build", "no-build-isolation")
+_SWITCHES = ("no-build", "no-build-isolation", "system-certs", "native-tls")
 _BACKEND = "torch-backend"  # which uv knows in [tool.uv.pip] only
 _DATES = ("exclude-newer", "exclude-newer-package")  # a lock has files that were there then
 _ADDRESSES = frozenset({"index-url", "extra-index-url", "find-links"})
@@ -67,7 +67,7 @@ def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str]
     options |= {key: table[key] for table in reversed(settings.tables) for key in _WORDS if _is_usable(table, key)}
     if backend := next((table[_BACKEND] for table in settings.tables if isinstance(table.get(_BACKEND), str)), ""):
         options |= {f"pip.{_BACKEND}": backend}
-    options |= _for_builds(settings.tables)
+    options |= _for_installing(settings.tables)
     if not settings.lock:
         options |= {key: table[key] for table in reversed(settings.tables) for key in _DATES if key in table}
     pins: dict[str, list[dict[str, str]]] = {}
@@ -155,8 +155,8 @@ def folders(settings: UvSettings) -> list[str]:
     return list(dict.fromkeys(each for each in named if isinstance(each, str) and not _is_address(each)))
 
 
-def _for_builds(tables: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return how packages without wheels are built, and what they need where building them is not to tell it."""
+def _for_installing(tables: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return how packages without wheels are built, what they need if no build is to tell it, and whom to trust."""
     lists = {key: _joined(tables, key, ()) for key in _BUILD_LISTS}
     metadata = list[object]()
     for each in _all(tables, "dependency-metadata"):
@@ -164,7 +164,7 @@ def _for_builds(tables: Sequence[Mapping[str, object]]) -> dict[str, object]:
     joined: dict[str, dict[str, object]] = {key: {} for key in _BUILD_TABLES}
     switches = dict[str, object]()
     for table in reversed(tables):
-        switches |= {key: value for key in _BUILD_SWITCHES if isinstance(value := table.get(key), bool)}
+        switches |= {key: value for key in _SWITCHES if isinstance(value := table.get(key), bool)}
         for key, known in joined.items():
             more = table.get(key)
             known.update(more if isinstance(more, dict) else {})

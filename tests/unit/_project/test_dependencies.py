@@ -1141,7 +1141,7 @@ def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_f
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
-def test_how_packages_without_wheels_are_built_is_the_same_in_a_job(tree, has_lock):
+def test_how_packages_are_fetched_and_built_is_the_same_in_a_job(tree, has_lock):
     export, _ = lock(tree, "six==1.16.0")
     tree.write("app/uv.toml", 'no-build-package = ["idna"]\nextra-build-dependencies = { deepspeed = ["torch"] }\n')
     tree.write(
@@ -1155,6 +1155,8 @@ def test_how_packages_without_wheels_are_built_is_the_same_in_a_job(tree, has_lo
         no-build-package = ["rich"]
         no-build = false
         resolution = "lowest"
+        system-certs = true
+        keyring-provider = "subprocess"
         [tool.uv.extra-build-dependencies]
         deepspeed = ["numpy"]
         flash-attn = [{ requirement = "torch", match-runtime = true }]
@@ -1173,6 +1175,8 @@ def test_how_packages_without_wheels_are_built_is_the_same_in_a_job(tree, has_lo
         "no-build-isolation-package": ["deepspeed"],
         "no-build-package": ["idna", "rich"],
         "no-build": False,
+        "system-certs": True,
+        "keyring-provider": "subprocess",
         "extra-build-dependencies": {
             "deepspeed": ["torch"],
             "flash-attn": [{"requirement": "torch", "match-runtime": True}],
