@@ -460,6 +460,19 @@ def test_the_lock_of_a_script_decides_its_versions(tmp_path, monkeypatch):
     assert (before, lines()) == (["six==1.16.0"], ["six==1.15.0"])
 
 
+def test_extras_that_a_project_declares_as_conflicts_are_told_as_such(tmp_path):
+    extras = "[project.optional-dependencies]\ncpu = []\ngpu = []\n"
+    conflicts = '[tool.uv]\nconflicts = [[{ extra = "cpu" }, { extra = "gpu" }]]\n'
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "x"\nversion = "1"\n{extras}{conflicts}')
+    subprocess.run([*uv.uv_command(), "lock", "--quiet", "--offline"], cwd=tmp_path, check=True)
+
+    with pytest.raises(ImageBuildError) as caught:
+        uv.export_lock(tmp_path, ["cpu", "gpu"])
+
+    assert caught.value.what == f"{tmp_path / 'uv.lock'} does not have these extras and groups together"
+    assert caught.value.next == f"name one of them only in [tool.kinetic] of {tmp_path / 'pyproject.toml'}"
+
+
 def test_a_lock_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\ndependencies = []\n')
     (tmp_path / "uv.lock").write_text("version = 'none'\n")

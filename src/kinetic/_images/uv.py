@@ -199,10 +199,14 @@ def export_lock(place: Path, extras: Sequence[str] = (), groups: Sequence[str] =
         check=False,
     )
     if done.returncode:
+        reason = UvResult(done.returncode, addresses.without_secrets(done.stderr).splitlines()).reason
+        is_conflict = "declared conflicts" in reason
         raise ImageBuildError(
-            f"{folder / lock} cannot be read",
-            why=UvResult(done.returncode, addresses.without_secrets(done.stderr).splitlines()).reason,
-            next=" ".join([f"cd {folder} && uv lock", *of_script]),
+            f"{folder / lock} {'does not have these extras and groups together' if is_conflict else 'cannot be read'}",
+            why=reason,
+            next=f"name one of them only in [tool.kinetic] of {folder / 'pyproject.toml'}"
+            if is_conflict
+            else " ".join([f"cd {folder} && uv lock", *of_script]),
         )
     return done.stdout.splitlines()
 
