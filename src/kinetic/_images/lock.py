@@ -40,6 +40,8 @@ _PACKAGE = "[[packages]]\n"
 _NO_WHEEL = re.compile(r"has no (?:usable wheels|wheels with a matching)|only-binary|--no-build")
 _NO_LOGIN = re.compile(r"authentication credentials|\b40[13] (?:Unauthorized|Forbidden)")
 _SILENT = re.compile(r"failed to fetch|request failed|error sending request|dns error|connect(?:ion)? ", re.IGNORECASE)
+_BACKEND = "UV_TORCH_BACKEND"
+_TORCH_OF_PYPI = re.compile(r"torch[\w-]*==[^+\s]+\s.*--hash")  # as a uv.lock has it, which does not ask that variable
 _BY_THE_GPU_HERE = f'{python_runtime.SETTING}tool.uv.pip.torch-backend = "auto"'
 _UNTRUSTED = "invalid peer certificate"  # of uv 0.13
 _HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})")
@@ -197,7 +199,10 @@ def resolve(
         limits = [word for word in python_runtime.write_requirements(meant, folder) if word != "-r"]
         if before:
             (folder / FILE).write_text(before)
-        done = _compile(folder, platform, say, stop, *limits)
+        is_decided = any(map(_TORCH_OF_PYPI.match, lines)) or (
+            os.environ.get(_BACKEND) == "auto" and not platform.is_here
+        )
+        done = _compile(folder, platform, say, stop, *limits, without=[_BACKEND] if is_decided else ())
         if done.status:
             raise _unresolved(done, lines, platform, source)
         logins = wheels.with_indexes(os.environ, indexes(lines, os.environ))
@@ -205,15 +210,21 @@ def resolve(
         return read(platform, _without_unlisted_files(text, lines))
 
 
-def _compile(folder: Path, platform: Platform, say: Callable[[str], None], stop: Stop | None, *more: str) -> UvResult:
+def _compile(
+    folder: Path,
+    platform: Platform,
+    say: Callable[[str], None],
+    stop: Stop | None,
+    *more: str,
+    without: Sequence[str] = (),
+) -> UvResult:
     (folder / "overrides.txt").write_text(python_runtime.OVERRIDES)
     words = ["pip", "compile", "--quiet", "--preview-features", "pylock", "requirements.txt", "--format", "pylock.toml"]
     words += ["--output-file", FILE, "--no-header", "--no-annotate", "--generate-hashes", *more]
+    run = partial(uv.run_uv, folder=folder, say=say, overrides="overrides.txt", without=without, stop=stop)
     if platform.is_here:
-        words += ["--python", uv.base_interpreter()]
-        return uv.run_uv(words, folder, say, overrides="overrides.txt", stop=stop)
+        return run([*words, "--python", uv.base_interpreter()])
     words += ["--python-version", platform.python, "--python-platform", platform.tag]
-    run = partial(uv.run_uv, folder=folder, say=say, overrides="overrides.txt", elsewhere=True, stop=stop)
     done = run([*words, "--only-binary", ":all:"])
     if done.status and _NO_WHEEL.search(done.reason):  # a package has a source archive only: it will be built
         done = run(words)

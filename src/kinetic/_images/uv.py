@@ -116,20 +116,18 @@ def run_uv(
     overrides: str = "",
     indexes: Sequence[str] = (),
     from_lock: bool = False,
-    elsewhere: bool = False,
+    without: Sequence[str] = (),
     stop: Stop | None = None,
 ) -> UvResult:
     """Run uv in a folder, and report what it writes.
 
     ``overrides`` names a file with overrides, or is "". ``indexes`` are addresses whose logins uv is to use, too, some
     with a name before them; its arguments would show them to every user of this machine. ``from_lock``: it installs
-    what a lock names. ``elsewhere``: it resolves for another machine, whose GPU is not this one's.
+    what a lock names. ``without``: variables that do not count.
     """
     last: deque[str] = deque(maxlen=_LAST)
     killing = stop.killing if stop is not None else contextlib.nullcontext
-    environ = _uv_environment(*(_DECIDED if from_lock else ()))
-    if elsewhere and environ.get("UV_TORCH_BACKEND") == "auto":
-        del environ["UV_TORCH_BACKEND"]
+    environ = _uv_environment(*without, *(_DECIDED if from_lock else ()))
     if indexes:
         environ["UV_INDEX"] = " ".join([*environ.get("UV_INDEX", "").split(), *indexes])
     with subprocess.Popen(

@@ -122,6 +122,18 @@ def test_the_gpu_of_this_machine_decides_nothing_for_another_one(publish, index,
     assert found.wheels[0].url.startswith(index.simple.removesuffix("simple"))
 
 
+def test_a_variable_for_the_build_of_pytorch_decides_nothing_where_a_lock_names_the_file(
+    publish, tmp_path, monkeypatch
+) -> None:
+    # uv 0.13: "uv lock" and "uv sync" pass over it, and "uv pip" asks PyTorch's index
+    publish("torch", "2.9.0")
+    monkeypatch.setenv("UV_TORCH_BACKEND", "cpu")
+    [file] = (tmp_path / "index").glob("torch-*")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    assert versions(resolved(f"torch==2.9.0 --hash=sha256:{digest}")) == {"torch": "2.9.0"}
+
+
 def test_a_build_of_pytorch_that_no_index_has_is_told_with_its_own_index(publish) -> None:
     publish("torch", "2.9.0")
 
