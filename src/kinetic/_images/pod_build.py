@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -185,8 +186,13 @@ def metadata_token(rejected: str = "") -> str:  # noqa: ARG001 - the server rene
 
 
 def _write_netrc(file: Path, indexes: Mapping[str, Sequence[str]]) -> Path:
-    lines = [f"machine {host.partition(':')[0]} login {user} password {password}\n" for host, (user, password) in
-             indexes.items()]  # fmt: skip
+    def quoted(text: str) -> str:
+        return '"' + re.sub(r'["\\]', r"\\\g<0>", text) + '"'  # also where it is empty, as beside a token
+
+    lines = [
+        f"machine {host.partition(':')[0]} login {quoted(user)} password {quoted(password)}\n"
+        for host, (user, password) in indexes.items()
+    ]
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as opened:
         opened.writelines(lines)
     return file

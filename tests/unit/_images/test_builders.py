@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers.registry import anonymous
 
-from kinetic._images import builders, uplink, wheels
+from kinetic._images import builders, pod_build, uplink, wheels
 from kinetic._images.builders import NotWaitingError, RemoteImage, UnavailableError
 from kinetic._images.container_registry import Registry
 from kinetic._images.image import BuiltImage, ImageBuilder, Progress
@@ -196,6 +196,16 @@ def test_a_builder_elsewhere_has_the_login_of_each_index_of_a_host(base, tmp_pat
 
     environ = with_folders({"HOME": str(tmp_path)}, there)
     assert [wheels.find_login(address, environ) for address in addresses] == [("ci", "a"), ("ci", "b")]
+
+
+@pytest.mark.parametrize("login", [("me", 'a b\\c"d#e'), ("token", ""), ("", "token")])
+def test_a_builder_elsewhere_shows_an_index_the_very_login_whatever_is_in_it(tmp_path, login) -> None:
+    given = {"one.test": list(login), "two.test:8080": ["ann", "plain"]}
+
+    environ = {"NETRC": str(pod_build._write_netrc(tmp_path / "netrc", given))}
+
+    assert wheels.find_login("https://one.test/alpha.whl", environ) == login
+    assert wheels.find_login("https://two.test:8080/beta.whl", environ) == ("ann", "plain")
 
 
 # ------------------------------------------------------------------------------------------------------------- uplink
