@@ -406,7 +406,11 @@ def test_ctrl_c_says_once_that_the_process_stays_to_submit_a_batch_whatever_it_w
 
 @pytest.mark.parametrize(
     ("how", "rest"),
-    [("max_concurrent=1", "submit the other 2 inputs"), ("max_concurrent=None, retries=1", "try again what fails")],
+    [
+        ("max_concurrent=1", "submit the other 2 inputs"),
+        ("max_concurrent=None, retries=1", "try again what fails"),
+        ("max_concurrent=None, fail_fast=True, cancel_running_on_fail=True", "cancel the others if one fails"),
+    ],
 )
 def test_a_program_that_stays_to_submit_a_batch_says_so_once_it_has_nothing_else_to_do(
     project: Any, home: Path, how: str, rest: str

@@ -555,7 +555,10 @@ def _report_that_it_stays(batch: Batch) -> None:
         sys.stdout.flush()
     if batch.group_id not in collection.told_that_it_stays:
         missing = sum(job is None for job in batch.jobs) - len(batch._submission_errors)
-        rest = f"submit the other {count_text(missing, 'input')}" if missing > 0 else "try again what fails"
+        tracker = batch._get_tracker()
+        tries_again = any(map(tracker.may_launch, range(len(tracker.attempts))))
+        then = "try again what fails" if tries_again else "cancel the others if one fails"
+        rest = f"submit the other {count_text(missing, 'input')}" if missing > 0 else then
         output.report(f"{batch.group_id}: this process stays to {rest}; if it ends before that:")
         output.report(f"          {resume_hint(batch.group_id)}")
 
