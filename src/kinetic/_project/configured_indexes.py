@@ -112,4 +112,5 @@ def _in_files(files: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             continue
         for section in _SECTIONS:
             for key in _KEYS:
-                yield file, key, page.get(section, key, fallback="")
+                for option in (key, key.replace("-", "_")):  # pip takes both
+                    yield file, key, page.get(section, option, fallback="")

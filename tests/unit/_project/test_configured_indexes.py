@@ -51,6 +51,16 @@ def test_an_index_of_a_file_of_pip_is_named_with_the_file(environ, tmp_path, pla
     assert "secret-word" not in note
 
 
+def test_an_index_is_named_also_where_a_file_of_pip_spells_it_with_underscores(environ, tmp_path):
+    # pip 23 takes index_url for index-url
+    file = tmp_path / "named.conf"
+    file.write_text(f"[global]\nindex_url = {ACME}\n")
+
+    note = configured_indexes.note_of_pip([], environ | {"PIP_CONFIG_FILE": str(file)})
+
+    assert note.endswith("export UV_DEFAULT_INDEX=https://pypi.acme.example/simple")
+
+
 @pytest.mark.parametrize(
     ("lines", "more"),
     [
