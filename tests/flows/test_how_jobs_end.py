@@ -441,3 +441,33 @@ def test_a_job_that_is_cancelled_is_not_tried_again(submit, wait_until) -> None:
     job.cancel()
 
     assert job.status() in {kinetic.JobStatus.FAILED, kinetic.JobStatus.NOT_FOUND}
+
+
+def test_a_deadline_does_not_shorten_the_time_to_save_of_a_job_that_is_cancelled_just_before(
+    submit, wait_until
+) -> None:
+    job = submit(
+        """
+        import signal
+
+        def stop(*_):
+            while time.monotonic() < begun + 3:  # a second after the deadline
+                time.sleep(0.01)
+            print("saved", flush=True)
+            sys.exit(1)
+
+        @on_cpu
+        def train():
+            global begun
+            begun = time.monotonic()
+            signal.signal(signal.SIGTERM, stop)
+            print("begun", flush=True)
+            time.sleep(600)
+        """,
+        "train.with_options(deadline=2).run_async()",
+    )
+    wait_until(lambda: "begun" in (job.logs() or ""), "the job's first line")
+
+    job.cancel()
+
+    assert "saved" in job.logs()

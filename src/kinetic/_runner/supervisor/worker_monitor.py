@@ -99,6 +99,11 @@ class WatchedWorker:
         return self.grace if self.task.is_command else self.stacks_seconds
 
     @property
+    def is_ending(self) -> bool:
+        """Return whether it was asked to end before its deadline, which does not shorten the time that it got then."""
+        return self.term_at is not None and self.dumped_at is None
+
+    @property
     def is_over(self) -> bool:
         """Return whether this host has sent its final report, or its process has ended."""
         return self.status is not None or self.reader.report.done is not None
@@ -295,7 +300,7 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
         times.append(max(watched.peer_limit, now + 0.01))
     if watched.done_at is not None:
         times.append(watched.done_at + _GRACE_SECONDS)
-    elif not watched.reader.report.done:
+    elif not watched.reader.report.done and not watched.is_ending:
         dumped = watched.dumped_at
         times.append(watched.due if dumped is None else dumped + watched.last_seconds)
     if watched.stopped:
@@ -340,7 +345,7 @@ def _act_on_time(watched: WatchedWorker) -> None:  # noqa: C901, PLR0912 - a tab
         _signal(watched, signal.SIGTERM, alone=watched.spare_children)
     elif watched.term_at is not None and now >= watched.term_at + watched.grace:
         _signal(watched, signal.SIGKILL)
-    if watched.reader.report.done:
+    if watched.reader.report.done or watched.is_ending:
         return
     if watched.dumped_at is None and now >= watched.due:
         watched.dumped_at, watched.deadline_hit = now, True
