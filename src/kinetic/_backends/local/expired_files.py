@@ -18,7 +18,7 @@ from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import HOUR, SWEPT, Paths
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, folders, inspection, keys
+from kinetic._wire import digests, documents, folders, inspection, keys
 from kinetic.errors import KineticError
 
 History = Callable[[Store, str], Mapping[str, Any] | None]
@@ -173,7 +173,19 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
     locks = [file for file in files if file.suffix == ".lock"]
     _remove_old((file for file in locks if not runtime_files.is_locked(file)), DAY, now)
     secrets = [file for file in files if file.suffix != ".lock"]
-    _remove_old((file for file in secrets if store.size(keys.group_manifest(file.stem)) is None), MONTH, now)
+    old = [file for file in secrets if folders.age(file, now) > MONTH]
+    _remove_old((file for file in old if _is_gone(store, file)), MONTH, now)
+
+
+def _is_gone(store: Store, secrets: Path) -> bool:
+    """Return whether the batch of a file with secrets is gone, which may have been in another store than this one."""
+    manifest = keys.group_manifest(secrets.stem)
+    addresses: list[str] = []
+    with contextlib.suppress(KineticError, TypeError):  # a damaged file
+        addresses += documents.read(secrets.read_bytes(), str(secrets), any_name=True).get("addresses", ())
+    if store.size(manifest) is not None or not addresses or store.url in addresses:
+        return store.size(manifest) is None
+    return all(url.startswith("file://") and open_store(url).size(manifest) is None for url in addresses)
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:

@@ -13,6 +13,7 @@ from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.data import file_cache
+from kinetic._wire import documents, keys
 
 DAY = 24 * 3600.0
 ONE = Limits(1, ())
@@ -130,6 +131,29 @@ def test_what_cannot_be_removed_keeps_neither_a_submission_nor_the_rest(site):
     assert damaged.exists()
     assert not log.exists()
     assert not (paths.data_cache / "pages" / "old").exists()
+
+
+def test_the_secrets_of_a_batch_go_a_month_after_it_and_stay_while_it_is_in_another_store(site, tmp_path):
+    paths, queue, scratch = site
+    own, other, missing = (f"file://{tmp_path / name}".rstrip("/") for name in ("", "other", "missing"))
+    pages = {
+        "grp-00000001": json.dumps({"schema": documents.SCHEMA, "addresses": [own, other]}),
+        "grp-00000002": json.dumps({"schema": documents.SCHEMA, "addresses": [other]}),
+        "grp-00000003": json.dumps({"schema": documents.SCHEMA, "addresses": [missing]}),
+        "grp-00000004": json.dumps({"schema": documents.SCHEMA, "addresses": ["s3://bucket"]}),
+        "grp-00000005": "damaged",
+    }
+    for name, page in pages.items():
+        paths.group_secrets(name).parent.mkdir(exist_ok=True)
+        paths.group_secrets(name).write_text(page)
+        _aged(paths.group_secrets(name), 31 * DAY)
+    for name in ("grp-00000001", "grp-00000002"):
+        (tmp_path / "other" / keys.group_manifest(name)).parent.mkdir(parents=True)
+        (tmp_path / "other" / keys.group_manifest(name)).write_text("{}")
+
+    expired_files.sweep(paths, queue, scratch, now=time.time())
+
+    assert [name for name in pages if paths.group_secrets(name).exists()] == ["grp-00000002", "grp-00000004"]
 
 
 @pytest.mark.parametrize(("suffix", "days"), [(".claimed", 1), (".json", 30)])
