@@ -217,6 +217,7 @@ MODULES = (
     "kinetic.jobs",
     "kinetic.testing",
 )
+_NOT_SENT = frozenset({"kinetic._wire.addresses"})  # what of a room only clients and builders of images load
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",
@@ -439,7 +440,7 @@ def left_out(found: dict[str, Path]) -> list[str]:
 
 def is_listed(module: str) -> bool:
     """Return whether a module is sent to pods."""
-    return module in MODULES or _is_below(module, ROOMS)
+    return module in MODULES or (_is_below(module, ROOMS) and module not in _NOT_SENT)
 
 
 def module_of(name: str) -> str:

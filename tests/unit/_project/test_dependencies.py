@@ -1081,7 +1081,7 @@ def test_settings_of_uv_in_a_folder_above_count_as_for_uv(tree, name, kind):
 
 
 @pytest.mark.parametrize(
-    ("between", "text"), [("app/.git/HEAD", ""), ("app/uv.toml", "native-tls = true\n")], ids=["repository", "settings"]
+    ("between", "text"), [("app/.git/HEAD", ""), ("app/uv.toml", "no-cache = true\n")], ids=["repository", "settings"]
 )
 def test_settings_of_uv_above_a_repository_or_above_nearer_ones_do_not_count(tree, between, text):
     tree.write("uv.toml", INDEX_ABOVE.format(""))
