@@ -459,7 +459,10 @@ def test_an_id_is_enough_for_a_job_that_was_sent_before_a_setting_named_another_
     seen += [_told(pair, "batch", "status", word) for word in (group_id[:-2], "@last", "evening")]
     collected = pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).result()))")
     newer = pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).job_id))")
+    pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).cleanup()))")
+    removed = pair.project.kinetic("jobs", "status", job_id)
 
+    assert f"{job_id} was removed" in removed.stderr
     assert f"jobs were also sent to file://{pair.store}" in listed.stderr
     assert (seen, collected) == ([job_id] * 2 + [group_id] * 3, "ran")
     assert _told(pair, "jobs", "status", "@last") == newer

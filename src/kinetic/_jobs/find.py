@@ -55,6 +55,7 @@ def find_record(job_id: str, target: Target) -> JobRecord:
             return found
     if (found := _by_word(stores, job_id)) is not None:
         return found
+    elsewhere: list[Store] = []
     for store, _ in environment.noted_stores(stores):
         try:
             found = _known(store, job_id) if keys.is_made(job_id) else _by_word([store], job_id)
@@ -64,9 +65,10 @@ def find_record(job_id: str, target: Target) -> JobRecord:
             continue
         if found is not None:
             return found
+        elsewhere.append(store)
     if not keys.is_job_id(job_id.rstrip("-")):
         keys.check_job_id(job_id)
-    raise _not_found(stores, job_id)
+    raise _not_found(stores, job_id, elsewhere)
 
 
 def _by_word(stores: Sequence[Store], word: str) -> JobRecord | None:
@@ -197,8 +199,9 @@ def handle_of(job: JobRecord) -> JobHandle:
     return handle.handle_of(job)
 
 
-def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
-    page = next((page for store in stores if (page := locate.read_page(store, job_id)) is not None), None)
+def _not_found(stores: Sequence[Store], job_id: str, elsewhere: Sequence[Store]) -> JobNotFoundError:
+    looked_in = [*stores, *elsewhere]
+    page = next((page for store in looked_in if (page := locate.read_page(store, job_id)) is not None), None)
     if page is not None:
         return JobNotFoundError(
             f"{job_id} was removed",
@@ -213,7 +216,7 @@ def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
     near = difflib.get_close_matches(job_id, [name for store in stores for name in job_list.ids(store)], 3)
     return JobNotFoundError(
         f"no job {job_id} was found",
-        why=f"looked in {' and '.join(store.url for store in stores)}"
+        why=f"looked in {' and '.join(store.url for store in looked_in)}"
         + (f"; nearest: {', '.join(near)}" if near else ""),
         next="kinetic jobs list --all",
     )
