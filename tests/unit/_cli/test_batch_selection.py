@@ -111,7 +111,7 @@ def test_what_was_collected_says_so_and_is_no_failure_of_the_job(kinetic, made_b
 
     assert (again.exit_code, "[result-missing]" in again.stderr) == (1, True)
     shown = json.loads(kinetic("batch", "results", group_id, "--json").stdout)
-    assert [each["error"]["code"] for each in shown["results"]] == ["result-missing"] * 2
+    assert [each["error"]["code"] for each in shown["results"]] == ["collected"] * 2
 
 
 def test_save_replaces_nothing_by_itself_and_leaves_nothing_half_written(kinetic, made_batch, tmp_path) -> None:
