@@ -691,6 +691,10 @@ def _finished(
     if filtered:
         text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
         notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
+    if base and any(re.match(requirements.REQUIRES_HASHES, entry.text) for entry in kept):  # uv would refuse them all
+        kept = [entry for entry in kept if not re.match(requirements.REQUIRES_HASHES, entry.text)]
+        text = f"--require-hashes of {source} is left out, as base packages have no hashes"
+        notes = [*notes, f"{text}; those of its lines are checked (base_packages = false in [tool.kinetic] keeps it)"]
     is_own_jax = not base or any(entry.name in requirements.BASE_NAMES for entry in kept)
     told = declared.uv._replace(tables=(*declared.uv.tables, more_settings))
     settings = uv_settings.lines(told, kept, () if is_own_jax else requirements.BASE_NAMES)

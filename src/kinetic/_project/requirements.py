@@ -61,6 +61,7 @@ _ONE_A_LINE = r"-[if]\b|--(?:index-url|extra-index-url|find-links|trusted-host|n
 _OF_A_FILE = (
     rf"-[ecr]|{_ONE_A_LINE}|--(?:editable|constraint|requirement|no-binary|only-binary|require-hashes|use-feature)\b"
 )
+REQUIRES_HASHES = r"--require-hashes\b"
 _SETTING = r"--(?P<name>pre|trusted-host)\b[\s=]*(?P<value>\S*)"
 _NO_HASH = r"(?<=\s)--(?!hash\b)[a-z-]+"
 _REMOTE_EDITABLE = r"(?:-e|--editable)[\s=]*(?=\S+://)"

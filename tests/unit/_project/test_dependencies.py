@@ -1462,6 +1462,17 @@ def test_an_option_of_pip_with_an_equals_sign_is_no_line_of_conda(tree, line):
     assert tree.find().lines == (line, "numpy")
 
 
+@pytest.mark.parametrize("base", [True, False])
+def test_packages_without_hashes_are_required_to_have_some_only_where_no_base_packages_are_brought(tree, base):
+    line = f"six==1.16.0 --hash=sha256:{'0' * 64}"
+    tree.write("requirements.txt", f"--require-hashes\n{line}\n")
+
+    found = tree.find(base=base)
+
+    assert found.lines == ((line,) if base else ("--require-hashes", line))
+    assert any("base packages have no hashes" in note for note in found.notes) is base
+
+
 # -------------------------------------------------------------------------------------------------------------- uv.lock
 
 
