@@ -53,7 +53,6 @@ class GpuLocks:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
-        self.are_missed = False  # whether one was found that another process had
 
     def take(self, devices: Iterable[str]) -> bool:
         """Take the locks of these devices and keep no others; False, and none, if another process has one of them."""
@@ -64,7 +63,6 @@ class GpuLocks:
                 continue
             if not _lock(descriptor, fcntl.LOCK_EX):
                 os.close(descriptor)
-                self.are_missed = True
                 self.release()
                 return False
             self._held[device] = descriptor
@@ -86,7 +84,6 @@ class GpuLocks:
                 if not _lock(descriptor, fcntl.LOCK_SH):
                     found.add(device)
                 os.close(descriptor)
-        self.are_missed |= bool(found)
         return found
 
     def holder(self, device: str) -> str:

@@ -105,7 +105,6 @@ _HOLDS_A_SLOT = (
     " WHERE lent_slots.job_id = jobs.job_id AND lent_slots.attempt = jobs.attempt)"
 )
 _TAKEN = f"SELECT devices FROM jobs WHERE {ACTIVE} AND devices != ''"
-_FOR_GPUS = "SELECT DISTINCT template_id FROM jobs WHERE state = 'queued' AND gpus > 0"
 _NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
 
@@ -116,6 +115,7 @@ class Queue(QueueConnection):
         self._runners = runtime_files.Paths(path.parent).runners
         self._environ = environ
         self._gpu_locks: GpuLocks | None = None
+        self._blocked: set[str] = set()  # kinds of supervisors for which other users' jobs had too many GPUs just now
         super().__init__(path)
 
     def gpu_locks(self) -> GpuLocks:
@@ -126,9 +126,9 @@ class Queue(QueueConnection):
             self._gpu_locks = gpu_locks.GpuLocks(gpu_locks.folder_of(self._environ))
         return self._gpu_locks
 
-    def waits_for_others(self) -> bool:
-        """Return whether a GPU that the last look needed is another user's."""
-        return self._gpu_locks is not None and self._gpu_locks.are_missed
+    def waits_for_others(self, template_id: str) -> bool:
+        """Return whether the last look found a job of a kind that waits for GPUs of other users."""
+        return template_id in self._blocked
 
     def gpus_of_others(self, row: JobRow) -> dict[str, str]:
         """Return who has GPUs that a queued job may use, by their names, where no job of this queue has them."""
@@ -142,9 +142,8 @@ class Queue(QueueConnection):
             self._gpu_locks.release()
 
     def _startable(self, db: sqlite3.Connection) -> list[JobRow]:
-        if self._gpu_locks is not None:
-            self._gpu_locks.are_missed = False
-        return _startable(db, self._runners, self.gpu_locks)
+        self._blocked.clear()
+        return _startable(db, self._runners, self.gpu_locks, self._blocked)
 
     @again_if_repaired
     def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
@@ -299,8 +298,7 @@ class Queue(QueueConnection):
             known = [SupervisorRow(*row) for row in db.execute(_SUPERVISORS)]
             working = {name for (name,) in db.execute(f"SELECT supervisor FROM jobs WHERE {ACTIVE}")}
             wanted = Counter(row.template_id for row in self._startable(db))
-            if self.waits_for_others():  # one of each kind waits until another user's job has ended
-                wanted.update({name: 1 for (name,) in db.execute(_FOR_GPUS) if name not in wanted})
+            wanted.update(self._blocked - wanted.keys())  # one of each waits until another user's job has ended
             if ready and not wanted[ready] and sum(each.state != "idle" for each in known) < slots:
                 wanted[ready] = 1
             for template_id, count in wanted.items():
@@ -424,7 +422,9 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks]) -> list[JobRow]:
+def _startable(
+    db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks], blocked: set[str]
+) -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
@@ -439,7 +439,7 @@ def _startable(db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], Gp
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks)])
+    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks, blocked)])
 
 
 def _queued(db: sqlite3.Connection, which: str, runners: Path) -> Generator[JobRow, None, None]:
@@ -472,7 +472,9 @@ def _files_of(template: str) -> list[str]:
     return [runners, *map(str, [*words[:1], *found.get("needs", ())])]
 
 
-def _startable_on_gpus(db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks]) -> Iterator[JobRow]:
+def _startable_on_gpus(
+    db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks], blocked: set[str]
+) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
         return
@@ -490,6 +492,7 @@ def _startable_on_gpus(db: sqlite3.Connection, runners: Path, gpu_locks: Callabl
                 yield row._replace(devices=",".join(free[: row.gpus]))
             else:
                 taken.update(allowed)
+                blocked.update({row.template_id} if elsewhere else ())
 
 
 def _devices_in(db: sqlite3.Connection, question: str) -> set[str]:

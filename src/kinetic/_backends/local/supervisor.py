@@ -100,7 +100,7 @@ class SupervisorProcess:
                 continue
             if self.advanced != float("inf"):
                 self.start_others()
-            if self.queue.waits_for_others() and self._freed_gpus < 0:
+            if self.queue.waits_for_others(self.template_id) and self._freed_gpus < 0:
                 self._freed_gpus = self.queue.gpu_locks().watch(self.supervisor.libc)
                 if self._freed_gpus >= 0:
                     continue  # one may have become free just before
@@ -277,7 +277,7 @@ class SupervisorProcess:
         poll.register(self.wake, select.POLLIN)
         if self._preloading is not None and self._preloading.descriptor >= 0:
             poll.register(self._preloading.descriptor, select.POLLIN)
-        if self._freed_gpus >= 0 and self.queue.waits_for_others():
+        if self._freed_gpus >= 0 and self.queue.waits_for_others(self.template_id):
             poll.register(self._freed_gpus, select.POLLIN)
         woken = bool(poll.poll(seconds * 1000))
         with contextlib.suppress(BlockingIOError):

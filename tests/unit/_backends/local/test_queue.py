@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._backends.local import lock_holders, queue_connection, queue_database, recovery
+from kinetic._backends.local.gpu_locks import GpuLocks
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._output import terminal
@@ -102,6 +103,31 @@ def test_devices_are_exclusive_and_a_small_job_does_not_overtake_a_large_one(que
     queue.end("small", "succeeded")
     second = queue.claim("k", "earth")
     assert (second.job_id, second.devices) == ("large", "0,1")
+
+
+def test_one_supervisor_of_each_kind_waits_for_a_gpu_of_another_user_unless_its_python_is_gone(tmp_path):
+    environ, one = {"KINETIC_GPU_LOCKS": str(tmp_path / "locks")}, Limits(1, ("0",))
+    theirs = GpuLocks(environ["KINETIC_GPU_LOCKS"])
+    assert theirs.take(["0"])
+    with closing(Queue(tmp_path / "queue.db", environ)) as queue:
+        queue.add([("gone", "", 1)], "sand", '{"arguments":["/no/python"]}', one)
+        add(queue, "a", "b", gpus=1, limits=one)
+
+        _, started = queue.plan("", 1)
+        assert [template for _, template in started] == ["earth"]
+        assert claimed(queue, started[0][0]) is None
+        assert (queue.waits_for_others("earth"), queue.waits_for_others("sand")) == (True, False)
+        assert queue.plan("", 1) == ([started[0][0]], [])
+        assert list(queue.gpus_of_others(queue.jobs(["a"])["a"])) == ["0"]
+
+        theirs.release()
+        assert claimed(queue, started[0][0]) == "a"
+        assert not queue.waits_for_others("earth")
+        assert queue.gpus_of_others(queue.jobs(["b"])["b"]) == {}
+        assert not theirs.take(["0"])
+        queue.end("a", "succeeded")
+        queue.free_gpus()
+        assert theirs.take(["0"])
 
 
 def test_jobs_on_gpus_do_not_take_slots(queue):
