@@ -1,4 +1,4 @@
-"""The compile cache as a whole: what is in it, and what of it is removed, the programs that rest longest first.
+"""The compile cache as a whole: what is in it, and what of it is removed, the programs used longest ago first.
 
 What a job reads at the same moment may go: it compiles that program itself. An entry goes before its bytes, so bytes
 without an entry are of a writer that is at work, or was killed; they stay for a day.

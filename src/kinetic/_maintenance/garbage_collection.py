@@ -52,7 +52,7 @@ RULES = (
     Rule(
         "compiled programs",
         "what JAX and other compilers made in jobs, for the next ones",
-        "60 days after their last use; of more than 10 GiB those that rest longest go first",
+        "60 days after their last use; of more than 10 GiB those used longest ago go first",
         compiled_programs.KEEP_SECONDS,
     ),
     Rule("image builds", "what images are built from in other places, and logs of that", "7 days", 7 * DAY),
