@@ -118,8 +118,9 @@ def test_a_call_of_a_client_that_knows_its_warm_pod_sends_five_requests_that_cha
     reads = [each for each in site.asked() if each.method == "GET"]
     assert len([each for each in reads if "/portforward?" in each.target]) == 1, "one connection for all of them"
     others = [each for each in reads if "/portforward?" not in each.target and "/log?" not in each.target]
-    # Ten of the first call: what may run here, the pods, the watch. A busy one asks before the watch has seen a job.
-    assert len(others) <= 12, others
+    # Ten of the first call: what may run here, the pods, the watch. A call that ends before the watch has seen its job
+    # asks for the job and its pod: on a fast machine each does, on a slow one none.
+    assert len(others) <= 10 + 4 * len(values), others
     assert len(site.pods_of()) == 1
 
 
