@@ -32,7 +32,8 @@ from kinetic.errors import AccessDeniedError, ImageBuildError
 
 FORMAT = 2
 FILE = "pylock.kinetic.toml"  # uv writes only files that are named so
-_PYPI, _FILES_OF_PYPI = "https://pypi.org/simple", "https://files.pythonhosted.org/"
+# The usual index, and its files, which are on another host.
+_PYPI, _FILES_OF_PYPI = re.compile(r"https://pypi\.(?:python\.)?org/"), re.compile(r"https://files\.python\w+\.org/")
 GLIBC = {"bookworm": "2_36", "trixie": "2_40"}  # Debian 12; Debian 13 has 2.41, and 2.40 is the newest that uv knows
 NEWEST_GLIBC = 40  # of 2.x, that uv 0.13 knows
 OLD_DAYS = 365
@@ -317,8 +318,8 @@ def _index_of(file: str, addresses: Sequence[str]) -> str:
     """Return from which index a file is, or "": a guess could put what one of them has in place of another's."""
     if len(addresses) == 1:
         return addresses[0] if file.startswith("http") else ""
-    if file.startswith(_FILES_OF_PYPI):
-        return next((each for each in addresses if each.rstrip("/") == _PYPI), "")
+    if _FILES_OF_PYPI.match(file):
+        return next(filter(_PYPI.match, addresses), "")
     found = (each for each in addresses if file.startswith(f"{each.removesuffix('/').removesuffix('/simple')}/"))
     return max(found, key=len, default="")
 

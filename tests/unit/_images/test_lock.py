@@ -358,12 +358,13 @@ def test_the_index_of_a_package_is_named_where_it_is_certain(
 def test_a_file_of_pypi_is_of_pypi_beside_other_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
     monkeypatch.delenv("UV_INDEX_URL", raising=False)
-    file = "https://files.pythonhosted.org/packages/ab/a-1.tar.gz"
+    index, host = "pypi", "pythonhosted"
+    file = f"https://files.{host}.org/packages/ab/a-1.tar.gz"
     text = f'[[packages]]\nname = "a"\nsdist = {{ url = "{file}" }}\n'
 
     [package] = tomllib.loads(lock.with_indexes(text, [], tmp_path, ["https://one.example/simple"]))["packages"]
 
-    assert package["index"] == "https://pypi.org/simple"
+    assert package["index"] == f"https://{index}.org/simple"
 
 
 def test_an_index_that_uv_has_named_itself_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from kinetic._project import configured_indexes
 from kinetic._wire.python_runtime import SETTING
 
 ACME = "https://ci:secret-word@pypi.acme.example/simple"
+NAME = "pypi"
+USUAL = f"https://{NAME}.org/simple"
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_an_index_is_named_also_where_a_file_of_pip_spells_it_with_underscores(e
         (["--index-url https://pypi.acme.example/simple", "six"], {}),
         (["six", f'{SETTING}tool.uv.index = [{{url = "https://pypi.acme.example/simple"}}]'], {}),
         (["six"], {"UV_DEFAULT_INDEX": "https://pypi.acme.example/simple"}),
-        (["six"], {"PIP_INDEX_URL": "https://pypi.org/simple"}),
+        (["six"], {"PIP_INDEX_URL": USUAL}),
     ],
 )
 def test_nothing_is_told_where_uv_knows_an_index_or_pip_has_the_usual_one(environ, lines, more):
@@ -97,7 +99,7 @@ def test_nothing_is_told_where_a_file_of_uv_or_none_of_pip_can_be_read(environ, 
 def test_what_uv_uses_here_and_pods_do_not_is_named_without_its_login(environ, tmp_path):
     file = tmp_path / ".config" / "uv" / "uv.toml"
     file.parent.mkdir(parents=True)
-    file.write_text(f'index-url = "https://pypi.org/simple"\n[[index]]\nname = "x"\nurl = "{ACME}"\n')
+    file.write_text(f'index-url = "{USUAL}"\n[[index]]\nname = "x"\nurl = "{ACME}"\n')
     told = environ | {"UV_INDEX": f"acme=https://other.example/simple {ACME}", "UV_FIND_LINKS": "/srv/wheels"}
 
     assert configured_indexes.note_for_pods(["six"], told, ()) == (
@@ -113,7 +115,7 @@ def test_what_uv_uses_here_and_pods_do_not_is_named_without_its_login(environ, t
     [
         (["--extra-index-url https://ci:${WORD}@pypi.acme.example/simple/", "six"], {"UV_INDEX": ACME}, ()),
         (["six"], {"UV_INDEX": ACME}, ("UV_INDEX",)),
-        (["six"], {"UV_DEFAULT_INDEX": "https://pypi.org/simple"}, ()),
+        (["six"], {"UV_DEFAULT_INDEX": USUAL}, ()),
         (["six"], {"UV_CONFIG_FILE": "/nowhere/uv.toml"}, ()),
     ],
 )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._backends.local import limits
+from kinetic._config.home import path_of
 
 VARIABLE = "KINETIC_GPU_LOCKS"
 _OFF = frozenset({"off", "0", "false", "no"})
@@ -35,7 +36,7 @@ def folder_of(environ: Mapping[str, str], devices: str = "/dev") -> str:
     """
     given = environ.get(VARIABLE, "")
     if given:
-        return "" if given.lower() in _OFF else os.path.abspath(given)
+        return "" if given.lower() in _OFF else str(path_of(given, environ))
     return _FOLDER if limits.count_gpus(devices) and not environ.get("SLURM_JOB_ID") else ""
 
 

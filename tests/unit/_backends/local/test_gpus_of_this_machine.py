@@ -131,6 +131,7 @@ def test_a_job_that_submits_jobs_has_the_gpus_of_its_client_for_them(monkeypatch
 def test_gpus_that_are_there_are_locked_for_all_users_of_the_machine(devices, tmp_path) -> None:
     assert gpu_locks.folder_of({}, devices) == "/dev/shm/kinetic-gpus"
     assert gpu_locks.folder_of({"KINETIC_GPU_LOCKS": "/shared"}, devices) == "/shared"
+    assert gpu_locks.folder_of({"KINETIC_GPU_LOCKS": "~/locks", "HOME": "/home/ada"}, devices) == "/home/ada/locks"
 
 
 def test_simulated_gpus_and_those_that_slurm_gave_are_not_locked(devices, tmp_path) -> None:
