@@ -197,7 +197,6 @@ MODULES = (
     "kinetic._backends",
     "kinetic._backends.registry",
     "kinetic._config",
-    "kinetic._config.cluster",
     "kinetic._config.home",
     "kinetic._config.options",
     "kinetic._config.profiles",
@@ -217,23 +216,27 @@ MODULES = (
     "kinetic.jobs",
     "kinetic.testing",
 )
-_NOT_SENT = frozenset({"kinetic._wire.addresses"})  # what of a room only clients and builders of images load
+# What of a room only clients and builders of images load.
+_NOT_SENT = frozenset(
+    {
+        "kinetic._hardware.prices",
+        "kinetic._output.job_text",
+        "kinetic._output.notebook",
+        "kinetic._wire.addresses",
+    }
+)
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",
     "kinetic._blobs.sender",
-    "kinetic._config.cluster",
     "kinetic._config.home",
     "kinetic._config.profiles",
     "kinetic._config.target",
     "kinetic._data",
     "kinetic._google.login",
-    "kinetic._hardware.prices",
     "kinetic._jobs.data_refs",
     "kinetic._output.colors",
     "kinetic._output.format",
-    "kinetic._output.job_text",
-    "kinetic._output.notebook",
     "kinetic._output.signal_handlers",
     "kinetic._output.terminal",
     "kinetic._remote.recorded_calls",
