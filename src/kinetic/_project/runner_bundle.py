@@ -216,15 +216,8 @@ MODULES = (
     "kinetic.jobs",
     "kinetic.testing",
 )
-# What of a room only clients and builders of images load.
-_NOT_SENT = frozenset(
-    {
-        "kinetic._hardware.prices",
-        "kinetic._output.job_text",
-        "kinetic._output.notebook",
-        "kinetic._wire.addresses",
-    }
-)
+# What of a room only clients load.
+_NOT_SENT = frozenset({"kinetic._hardware.prices", "kinetic._output.job_text", "kinetic._output.notebook"})
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",

@@ -21,7 +21,7 @@ from kinetic._stores.obstore_client import (
     status_of,
 )
 from kinetic._stores.protocol import Address
-from kinetic._wire import python_runtime
+from kinetic._wire import addresses, python_runtime
 from kinetic.errors import CredentialsError, KineticError, StoreError, StoreUnreachableError
 
 # "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
@@ -123,7 +123,7 @@ def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreac
 
 def brief(error: object) -> str:
     """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
-    told = str(error).partition(DEBUG)[0]
+    told = addresses.without_secrets(str(error).partition(DEBUG)[0])  # an endpoint may have a login
     line = told.partition("\n")[0]
     found = re.search(_OF_OBSTORE, line)
     if found is None:

@@ -43,6 +43,10 @@ SAID = {
     "HEAD https://no.example/b/x: HTTP error: error sending request: the proxy: ProxyAuthRequired": (
         f"{NO_ANSWER}Connect,\n ProxyAuthRequired,\n )"
     ),
+    "GET http://***@127.0.0.1:9/b?list-type=2: 503 Service Unavailable: busy": (
+        f"Generic S3 error: Error performing GET http://ada:p@ss@127.0.0.1:9/b?list-type=2 in 1ms - {NOT_WELL} 503 "
+        "Service Unavailable: busy"
+    ),
     "no token: HTTP 401: invalid": "no token: HTTP 401: invalid\nand more",
 }
 
