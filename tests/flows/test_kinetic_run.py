@@ -140,6 +140,14 @@ def test_besides_log_and_value_there_are_two_lines_where_it_runs_and_how_to_foll
     assert follow == f"kinetic: follow the job with: kinetic jobs logs {job_id} --follow"
 
 
+def test_spot_without_an_effect_is_said_once(kinetic) -> None:
+    on_cpu, on_tpu = (kinetic("run", "-a", name, "--spot", "train.py::plain", "1").err for name in ("cpu", "v5e-1"))
+
+    assert on_cpu.count("spot") == 1
+    assert "spot has no effect on a CPU job" in on_cpu
+    assert "recorded, and without meaning here: spot" in on_tpu
+
+
 def test_what_is_printed_is_no_copy_so_the_result_stays(kinetic) -> None:
     kinetic("run", "-a", "cpu", "train.py::plain", "1")
 

@@ -59,7 +59,7 @@ def announce(context: SubmitContext, options: Options) -> None:
     """Report once in a process where jobs run, what is emulated, and which options have no effect here."""
     if context.backend.is_here:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
-        ignored += ["spot"] if options.spot else []
+        ignored += ["spot"] if context.placement.spot else []  # of a CPU job, a note says it
         more = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
         bound = limits.ends_with(os.environ)
         is_news = bound and output.is_notice_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
