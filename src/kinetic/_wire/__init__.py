@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
-MANY_OBJECTS = 100_000  # after so many new ones garbage is searched for, where much is imported
+# After so many new ones garbage is searched for, where much is imported; an edit among 10,000 files makes half of it.
+MANY_OBJECTS = 250_000
 _FEW_MODULES = 20
 _FEW_OBJECTS = 1000  # Python 3.12 itself freezes 375 of them; a program that does so, all that there are
 _named: set[str] = set()
