@@ -216,8 +216,10 @@ MODULES = (
     "kinetic.jobs",
     "kinetic.testing",
 )
-# What of a room only clients load.
-_NOT_SENT = frozenset({"kinetic._hardware.prices", "kinetic._output.job_text", "kinetic._output.notebook"})
+# What of a room only clients and tests load.
+_NOT_SENT = frozenset(
+    {"kinetic._hardware.prices", "kinetic._output.job_text", "kinetic._output.notebook", "kinetic._stores.memory"}
+)
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",
@@ -265,7 +267,6 @@ SELDOM = (
     "kinetic._stores.azure",
     "kinetic._stores.files",
     "kinetic._stores.large_upload",
-    "kinetic._stores.memory",
     "kinetic._stores.store_errors",
     "kinetic._wire.cache_entries",
     "kinetic._wire.device_tensors",

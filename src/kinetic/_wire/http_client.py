@@ -6,7 +6,6 @@ from https to http. Proxies come from the environment, as for other programs.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import functools
@@ -243,22 +242,15 @@ class HttpClient:
         connection.close()
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
-        address = urllib.parse.urlsplit(f"//{netloc}")
-        if scheme == "https":
-            proxy = proxies.proxy_for(f"https://{netloc}")
-            parts = urllib.parse.urlsplit(proxy)
-            login, _, through = parts.netloc.rpartition("@")
-            if proxy.startswith("socks"):
-                raise OSError("SOCKS proxies are not supported, only HTTP proxies")
-            if through and parts.port is None:
-                through += ":443" if parts.scheme == "https" else ":80"
-            made = http.client.HTTPSConnection(through or netloc, timeout=self._connect_seconds, context=_tls())
-            if through:
-                shown = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
-                with_login = {"Proxy-Authorization": f"Basic {shown}"} if login else None
-                made.set_tunnel(address.hostname or "", address.port or 443, with_login)
-            return self._patient(made)
-        return self._patient(http.client.HTTPConnection(netloc, timeout=self._connect_seconds))
+        if scheme != "https":
+            return self._patient(http.client.HTTPConnection(netloc, timeout=self._connect_seconds))
+        proxy = proxies.proxy_for(f"https://{netloc}")
+        if proxy.startswith("socks"):
+            raise OSError("SOCKS proxies are not supported, only HTTP proxies")
+        made = http.client.HTTPSConnection(netloc, timeout=self._connect_seconds, context=_tls())
+        if proxy:
+            made.connect = functools.partial(_connect_through, proxy, made)  # type: ignore[method-assign]  # as below
+        return self._patient(made)
 
     def _patient(self, made: http.client.HTTPConnection) -> http.client.HTTPConnection:
         """Let a connection wait longer for an answer than it took to be made."""
@@ -270,6 +262,17 @@ class HttpClient:
 
         made.connect = connect_and_wait  # type: ignore[method-assign]  # http.client calls it where it needs one
         return made
+
+
+def _connect_through(proxy: str, made: http.client.HTTPSConnection) -> None:
+    """Connect to a server through a proxy."""
+    used = proxies.connect(proxy, made.timeout or TIMEOUT_SECONDS)
+    try:
+        proxies.open_tunnel(used, proxy, made.host, made.port)
+        made.sock = _tls().wrap_socket(used, server_hostname=made.host)
+    except BaseException:
+        used.close()
+        raise
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

@@ -1,11 +1,23 @@
-"""Which proxy the environment names for an address, as other programs read it."""
+"""Which proxy the environment names for an address, as other programs read it, and connections through one."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import http.client
 import ipaddress
+import select
+import socket
+import ssl
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable
+from functools import partial
+
+from kinetic._wire import python_runtime
+
+_BLOCK = 1 << 16
+_PASS_SECONDS = 60.0  # for what a proxy takes at once
 
 
 def proxy_for(url: str) -> str:
@@ -26,3 +38,74 @@ def _is_in_networks(host: str, networks: str) -> bool:
                 if address in ipaddress.ip_network(written, strict=False):
                     return True
     return False
+
+
+def login(proxy: str) -> dict[str, str]:
+    """Return the header with the name and password in a proxy's address, if there are any."""
+    found, at, _ = urllib.parse.urlsplit(proxy).netloc.rpartition("@")
+    pair = urllib.parse.unquote(found if ":" in found else f"{found}:")
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"} if at else {}
+
+
+def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] = ()) -> socket.socket:
+    """Connect to a proxy, with TLS where its address begins with ``https://``."""
+    parts = urllib.parse.urlsplit(proxy)
+    host, is_tls = parts.hostname or "", parts.scheme == "https"
+    used = socket.create_connection((host, parts.port or (443 if is_tls else 80)), seconds)
+    try:
+        for option in (*options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
+            used.setsockopt(*option)
+        if is_tls:
+            used = _through_tls(ssl.create_default_context().wrap_socket(used, server_hostname=host))
+            used.settimeout(seconds)
+    except ssl.SSLCertVerificationError as error:
+        used.close()
+        why = f"the certificate of the proxy {host} is not trusted: {error.verify_message}; {python_runtime.TRUST}"
+    except BaseException:
+        used.close()
+        raise
+    else:
+        return used
+    raise OSError(why)  # outside, without a context that would look like the server's own certificate
+
+
+def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
+    """Have a proxy connect to a server; what follows is between the server and us."""
+    target = f"{f'[{host}]' if ':' in host else host}:{port}"
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *map(": ".join, login(proxy).items()), "", ""]
+    used.sendall("\r\n".join(lines).encode())
+    with http.client.HTTPResponse(used, method="CONNECT") as answer:
+        answer.begin()
+        if not 200 <= answer.status < 300:
+            raise OSError(f"the proxy {urllib.parse.urlsplit(proxy).hostname} answered with HTTP {answer.status}")
+
+
+def _through_tls(outer: ssl.SSLSocket) -> socket.socket:
+    """Return a socket of which a thread passes everything on within TLS: Python cannot wrap TLS in TLS."""
+    ours, theirs = socket.socketpair()
+    if python_runtime.start_thread(partial(_pass_on, theirs, outer), "kinetic-proxy") is None:
+        for each in (ours, theirs, outer):
+            each.close()
+        raise OSError("no thread can be started for the connection to the proxy")
+    return ours
+
+
+def _pass_on(plain: socket.socket, tls: ssl.SSLSocket) -> None:
+    """Pass on what either socket gets to the other one, until one of them ends."""
+    poll = select.poll()
+    for each in (plain, tls):
+        poll.register(each, select.POLLIN)
+    with plain, tls, contextlib.suppress(OSError):
+        while True:
+            ready = {number for number, _ in poll.poll(0 if tls.pending() else None)}
+            if tls.pending() or tls.fileno() in ready:
+                tls.settimeout(0)  # what came may be TLS's own
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    if not (data := tls.recv(_BLOCK)):
+                        return
+                    plain.sendall(data)
+            if plain.fileno() in ready:
+                tls.settimeout(_PASS_SECONDS)
+                if not (data := plain.recv(_BLOCK)):
+                    return
+                tls.sendall(data)

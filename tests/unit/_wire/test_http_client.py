@@ -14,7 +14,7 @@ import pytest
 from cluster.certificates import Authority
 from servers.http11 import Answer, Request, Server
 
-from kinetic._wire import http_client
+from kinetic._wire import http_client, proxies
 from kinetic._wire.http_client import HttpClient
 
 
@@ -205,3 +205,71 @@ def test_a_proxy_without_a_port_is_at_port_80(client, monkeypatch, proxy) -> Non
         client.send("GET", "https://registry.example.com/v2/")
 
     assert set(asked) == {("127.0.0.1", 80)}
+
+
+@pytest.fixture
+def proxy_over_tls(tmp_path, monkeypatch) -> Iterator[tuple[str, list[bytes]]]:
+    """Return a proxy that is spoken to over TLS, and what it read before the tunnel; behind it, each server is ours."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(pair.certificate, pair.key)
+    heads: list[bytes] = []
+    with contextlib.ExitStack() as open_sockets:
+        front = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+        back = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def terminate_tls() -> None:
+            with contextlib.suppress(OSError):
+                outer = theirs.wrap_socket(front.accept()[0], server_side=True)
+                proxies._pass_on(socket.create_connection(back.getsockname()), outer)
+
+        def serve() -> None:
+            with back.accept()[0] as used:
+                heads.append(used.recv(65536))
+                used.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                with theirs.wrap_socket(used, server_side=True) as inner:
+                    for body in (b"first", b"second"):
+                        heads.append(inner.recv(65536))
+                        inner.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+        for work in (terminate_tls, serve):
+            threading.Thread(target=work, daemon=True).start()
+        ours = ssl.create_default_context(cafile=str(authority.certificate))
+        ours.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        monkeypatch.setattr(ssl, "create_default_context", lambda: ours)
+        monkeypatch.setattr(http_client, "_tls", lambda: ours)
+        monkeypatch.setenv("https_proxy", f"https://ann:se%40cret@127.0.0.1:{front.getsockname()[1]}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        yield "https://localhost:5000/v2/", heads
+
+
+def test_a_proxy_whose_address_begins_with_https_is_spoken_to_over_tls(client, proxy_over_tls) -> None:
+    url, heads = proxy_over_tls
+
+    answers = [client.send("GET", url).body for _ in range(2)]
+
+    assert answers == [b"first", b"second"]
+    assert heads[0].startswith(b"CONNECT localhost:5000 HTTP/1.1\r\nHost: localhost:5000\r\n")
+    assert b"Proxy-Authorization: Basic YW5uOnNlQGNyZXQ=" in heads[0]
+    assert heads[1].startswith(b"GET /v2/ HTTP/1.1\r\nHost: localhost:5000\r\n")
+    assert b"Proxy-Authorization" not in heads[1]
+
+
+def test_the_certificate_of_a_proxy_that_is_not_trusted_is_not_taken_for_that_of_the_server(
+    client, proxy_over_tls, monkeypatch
+) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    with pytest.raises(OSError, match=r"^the certificate of the proxy 127\.0\.0\.1 is not trusted: .*; set SSL"):
+        client.send("GET", proxy_over_tls[0])
+
+
+def test_a_proxy_that_refuses_is_named(client, raw, monkeypatch) -> None:
+    monkeypatch.setenv("https_proxy", raw(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(OSError, match=r"^the proxy 127\.0\.0\.1 answered with HTTP 407$"):
+        client.send("GET", "https://registry.example.com/v2/")

@@ -9,7 +9,6 @@ it. So no thread reads from a file number that belongs to somebody else by then.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import select
 import socket
@@ -19,7 +18,6 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import NamedTuple, python_runtime
@@ -32,7 +30,6 @@ _BLOCK = 1 << 16
 _MOST_HEAD = 1 << 20  # bytes of a status line and its headers
 _MOST_IDLE = 16
 _IDLE_SECONDS = 60.0
-_PASS_SECONDS = 60.0  # for what a proxy takes at once
 _SWITCHING = 101  # to a WebSocket
 _GZIP = 32 + zlib.MAX_WBITS  # of zlib: gzip or zlib, as the data says
 
@@ -210,37 +207,6 @@ def _pending(used: socket.socket) -> int:
     return used.pending() if isinstance(used, ssl.SSLSocket) else 0
 
 
-def _through_tls(outer: ssl.SSLSocket) -> socket.socket:
-    """Return a socket of which a thread passes everything on within TLS: Python cannot wrap TLS in TLS."""
-    ours, theirs = socket.socketpair()
-    if python_runtime.start_thread(partial(_pass_on, theirs, outer), "kinetic-proxy") is None:
-        for each in (ours, theirs, outer):
-            each.close()
-        raise ConnectError("no thread can be started for the connection to the proxy")
-    return ours
-
-
-def _pass_on(plain: socket.socket, tls: ssl.SSLSocket) -> None:
-    """Pass on what either socket gets to the other one, until one of them ends."""
-    poll = select.poll()
-    for each in (plain, tls):
-        poll.register(each, select.POLLIN)
-    with plain, tls, contextlib.suppress(OSError):
-        while True:
-            ready = {plain.fileno(), tls.fileno()} if tls.pending() else {number for number, _ in poll.poll()}
-            if tls.fileno() in ready:
-                tls.settimeout(0)  # what came may be TLS's own
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    if not (data := tls.recv(_BLOCK)):
-                        return
-                    plain.sendall(data)
-            if plain.fileno() in ready and _poll(plain, select.POLLIN, 0):
-                tls.settimeout(_PASS_SECONDS)
-                if not (data := plain.recv(_BLOCK)):
-                    return
-                tls.sendall(data)
-
-
 # ---------------------------------------------------------------------------------------------------------- connections
 
 
@@ -266,7 +232,7 @@ class ConnectionPool:
         most: int,
         options: list[tuple[int, int, int]],
     ) -> None:
-        self._parts, self._proxy = urllib.parse.urlsplit(server), urllib.parse.urlsplit(proxy) if proxy else None
+        self._parts, self._proxy = urllib.parse.urlsplit(server), proxy
         self._context, self._server_name, self._options = context, server_name, options
         self._free = threading.BoundedSemaphore(most)
         self._lock = threading.Lock()
@@ -288,9 +254,11 @@ class ConnectionPool:
         if body is not None or method in {"POST", "PUT", "PATCH"}:
             sent["Content-Length"] = str(len(body or b""))
         target = self._parts.path + path
-        if self._proxy is not None and self._parts.scheme == "http":
+        if self._proxy and self._parts.scheme == "http":
+            from kinetic._wire import proxies  # as in transport
+
             target = f"http://{sent['Host']}{target}"
-            sent |= self._proxy_login()
+            sent |= proxies.login(self._proxy)
         connection = self._connected(timeouts)
         try:
             with _translated():
@@ -361,20 +329,8 @@ class ConnectionPool:
             connection.socket.close()
 
     def _connect(self, seconds: float) -> socket.socket:
-        parts = self._proxy or self._parts
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        address: Any = (_name(parts.hostname), port)
-        used = socket.create_connection(address, seconds)
+        used = self._connect_to_proxy(seconds) if self._proxy else self._connect_directly(seconds)
         try:
-            for option in (*self._options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
-                used.setsockopt(*option)
-            if self._proxy is not None and self._proxy.scheme == "https":
-                used = _through_tls(
-                    ssl.create_default_context().wrap_socket(used, server_hostname=_name(parts.hostname))
-                )
-                used.settimeout(seconds)
-            if self._proxy is not None and self._parts.scheme == "https":
-                self._open_tunnel(used)
             if self._parts.scheme == "https":
                 name = _name(self._server_name or self._parts.hostname)
                 used = self._context.wrap_socket(used, server_hostname=name)
@@ -383,21 +339,24 @@ class ConnectionPool:
             raise
         return used
 
-    def _open_tunnel(self, used: socket.socket) -> None:
-        """Have a proxy connect to the server; what follows is between the server and us."""
-        host = self._parts.hostname or ""
-        target = f"{f'[{host}]' if ':' in host else host}:{self._parts.port or 443}"
-        connection = _Connection(used)
-        connection.send("CONNECT", target, {"Host": target, **self._proxy_login()}, None)
-        status = Response(connection, lambda *_: None).status
-        if not 200 <= status < 300:
-            raise ConnectError(f"the proxy {self._proxy.hostname if self._proxy else ''} answered with HTTP {status}")
+    def _connect_directly(self, seconds: float) -> socket.socket:
+        address: Any = (_name(self._parts.hostname), self._parts.port or (443 if self._parts.scheme == "https" else 80))
+        used = socket.create_connection(address, seconds)
+        for option in (*self._options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
+            used.setsockopt(*option)
+        return used
 
-    def _proxy_login(self) -> dict[str, str]:
-        if self._proxy is None or self._proxy.username is None:
-            return {}
-        pair = f"{urllib.parse.unquote(self._proxy.username)}:{urllib.parse.unquote(self._proxy.password or '')}"
-        return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    def _connect_to_proxy(self, seconds: float) -> socket.socket:
+        from kinetic._wire import proxies  # as in transport
+
+        used = proxies.connect(self._proxy, seconds, self._options)
+        try:
+            if self._parts.scheme == "https":
+                proxies.open_tunnel(used, self._proxy, self._parts.hostname or "", self._parts.port or 443)
+        except BaseException:
+            used.close()
+            raise
+        return used
 
     # ------------------------------------------------------------------------------------------------------ WebSockets
 

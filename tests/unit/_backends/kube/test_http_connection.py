@@ -33,7 +33,8 @@ from kinetic._backends.kube.http_connection import (
 )
 from kinetic._backends.kube.transport import Access, Transport
 from kinetic._stores.parallel import Retry
-from kinetic.errors import SettingsError
+from kinetic._wire import proxies
+from kinetic.errors import BackendUnavailableError, SettingsError
 
 TIMEOUTS = Timeouts(5, 5)
 Serve = Callable[[socket.socket], object]
@@ -315,11 +316,11 @@ def test_a_server_is_reached_through_a_proxy_that_is_spoken_to_over_tls(start, t
     def terminate_tls(used: socket.socket) -> None:
         host, _, port = proxy.address.partition(":")
         outer = theirs.wrap_socket(used, server_side=True)
-        http_connection._pass_on(socket.create_connection((host, int(port))), outer)
+        proxies._pass_on(socket.create_connection((host, int(port))), outer)
 
     ours = ssl.create_default_context(cafile=str(authority.certificate))
     ours.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    monkeypatch.setattr(http_connection.ssl, "create_default_context", lambda **_: ours)
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: ours)
     proxy, _ = start(tunnel)
     front, pool = start(terminate_tls)
     _, pool = start(server="https://127.0.0.1:6443", context=ours, proxy=f"https://{front.address}")
@@ -327,6 +328,26 @@ def test_a_server_is_reached_through_a_proxy_that_is_spoken_to_over_tls(start, t
     assert len(ask(pool).read()) == size
     pool.close()
     assert proxy.heads[0].startswith(b"CONNECT 127.0.0.1:6443 HTTP/1.1\r\n")
+
+
+def test_the_certificate_of_a_proxy_is_not_taken_for_that_of_the_cluster(start, tmp_path) -> None:
+    pair = Authority(tmp_path).issue("proxy")
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(pair.certificate, pair.key)
+
+    def answer_in_tls(used: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            theirs.wrap_socket(used, server_side=True)
+
+    front, _ = start(answer_in_tls)
+    own = f"https://{front.address}"
+    access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=own)
+
+    with pytest.raises(BackendUnavailableError, match="the context test does not respond") as caught:
+        Transport(access, Retry(1)).send("GET", "/version")
+
+    assert "the certificate of the proxy 127.0.0.1 is not trusted" in caught.value.why
+    assert "set SSL_CERT_FILE" in caught.value.why
 
 
 @pytest.mark.parametrize("proxy", ["socks5://proxy.example:1080"])
