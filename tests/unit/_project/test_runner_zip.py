@@ -174,6 +174,24 @@ def test_a_listed_module_imports_only_listed_ones(name: str) -> None:
     assert module in DOORS or not missing, f"runner_zip.py does not list {sorted(missing)}, which {module} imports"
 
 
+# What starts the process, a function of it that looks into it, and what of cloudpickle its pickles name.
+STARTED = {"kinetic._runner.pod.entrypoint", "kinetic._runner.pod.inspect_process", "cloudpickle.cloudpickle_fast"}
+
+
+def test_nothing_travels_that_nothing_in_a_pod_loads() -> None:
+    trees = {runner_bundle.module_of(name): ast.parse(path.read_bytes()) for name, path in TRAVELS.items()}
+    packages = {runner_bundle.module_of(name) for name in TRAVELS if name.endswith("/__init__.py")}
+    loaded = {
+        each
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        for each in [*imported(ast.Module([node], [])), *([node.value] if isinstance(node, ast.Constant) else [])]
+        if each != module
+    }
+
+    assert set(trees) - packages - STARTED - loaded == set()
+
+
 LEFT_OUT = set(runner_bundle.left_out(FOUND))
 
 
