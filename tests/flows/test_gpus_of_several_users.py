@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import select
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from flows.conftest import end_supervisors, last_json
 from waiting import until
 
 from kinetic._backends.local.gpu_locks import GpuLocks
+from kinetic._runner import processes
 
 SCRIPT = """
     import json, os, sys, time
@@ -153,6 +155,57 @@ def test_what_another_user_made_unusable_locks_nothing(users, locks, tmp_path) -
 
     assert ada.result(ada.submit(tmp_path / "go", "on_two")) == "0,1"
     assert not (tmp_path / "somewhere").exists()
+
+
+def test_a_job_keeps_its_gpu_when_the_user_whose_files_lock_it_logs_out(users, locks, tmp_path) -> None:
+    ada, _ = users
+    job = ada.submit(tmp_path / "go")
+    ada.wait_for_its_job()
+
+    _log_out(locks)
+    until(lambda: GpuLocks(str(locks)).are_elsewhere(["0"]), "a lock that others see")
+    (tmp_path / "go").touch()
+
+    assert ada.result(job) == "0"
+    until(lambda: GpuLocks(str(locks)).take(["0"]), "a GPU that is free again")
+
+
+def test_what_waits_for_a_gpu_hears_of_it_also_once_the_files_of_the_locks_are_others(locks) -> None:
+    libc = processes.load_libc()
+    mine, theirs = GpuLocks(str(locks)), GpuLocks(str(locks))
+    assert theirs.take(["0"])
+    assert mine.watch(libc)
+    assert not mine.watch(libc)
+
+    _log_out(locks)
+    theirs.keep()
+
+    assert select.select([mine.freed], [], [], 10)[0]
+    os.read(mine.freed, 1 << 16)
+    assert mine.watch(libc)
+    assert mine.are_elsewhere(["0"])
+    theirs.release()
+    assert select.select([mine.freed], [], [], 10)[0]
+    assert mine.take(["0"])
+
+
+def test_a_gpu_that_another_user_took_meanwhile_stays_theirs(locks) -> None:
+    mine, theirs = GpuLocks(str(locks)), GpuLocks(str(locks))
+    assert mine.take(["0", "1"])
+    _log_out(locks)
+    assert theirs.take(["0"])
+
+    mine.keep()
+    mine.release()
+
+    assert GpuLocks(str(locks)).are_elsewhere(["0", "1"]) == {"0"}
+
+
+def _log_out(locks: Path) -> None:
+    """Remove what logind removes at the last logout of the user who made the files, with RemoveIPC=yes."""
+    for file in locks.iterdir():
+        file.unlink()
+    locks.rmdir()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -3,6 +3,7 @@
 A queue knows its own jobs. That users, or two homes of one user, do not get the same GPU is what these locks are for: a
 supervisor holds those of its job's devices until the job's processes have ended. A file that was opened to be written
 is closed when it is freed, also by the end of a killed process; that is what a supervisor that waits for it is told of.
+Files of a user may be removed at that user's last logout, whoever has locked them: a holder makes them anew.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kinetic._config.home import path_of
 
 VARIABLE = "KINETIC_GPU_LOCKS"
 _OFF = frozenset({"off", "0", "false", "no"})
-_FOLDER = "/dev/shm/kinetic-gpus"  # noqa: S108 - of all users; gone after a restart, and no cleaner comes there
+_FOLDER = "/dev/shm/kinetic-gpus"  # noqa: S108 - of all users; gone after a restart, and nothing there goes by its age
 _FOR_ALL, _FOLDER_FOR_ALL = 0o666, 0o1777
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what another user has put there is not followed or waited for
 _CLOSED_AFTER_WRITING = 0x8  # IN_CLOSE_WRITE of <sys/inotify.h>
@@ -54,6 +55,7 @@ class GpuLocks:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
+        self.freed = self._watched = -1  # a descriptor to be read once a device may have become free; see ``watch``
 
     def take(self, devices: Iterable[str]) -> bool:
         """Take the locks of these devices and keep no others; False, and none, if another process has one of them."""
@@ -68,6 +70,18 @@ class GpuLocks:
                 return False
             self._held[device] = descriptor
         return True
+
+    def keep(self) -> None:
+        """Lock the devices that this process has by the files that others see: logind removes some (RemoveIPC)."""
+        for device, descriptor in [*self._held.items()]:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(self._path(device)), os.fstat(descriptor)):
+                    continue
+            new = self._open(device, os.O_RDWR)
+            if new is not None:
+                is_mine = _lock(new, fcntl.LOCK_EX)  # else another process has taken the device meanwhile
+                self._held[device] = new if is_mine else descriptor
+                os.close(descriptor if is_mine else new)
 
     def release(self) -> None:
         """Free what this process has, also where a child of it still has the file open."""
@@ -90,25 +104,29 @@ class GpuLocks:
     def holder(self, device: str) -> str:
         """Return who has a device, as far as the kernel says: a process and its user."""
         with contextlib.suppress(OSError, KeyError, ValueError):
-            file = os.stat(os.path.join(self._folder, file_name(device)))
+            file = os.stat(self._path(device))
             place = os.major(file.st_dev), os.minor(file.st_dev), file.st_ino
             for pid, major, minor, inode in _HOLDER.findall(Path("/proc/locks").read_text()):
                 if (int(major, 16), int(minor, 16), int(inode)) == place:
                     return f"process {pid} of {_user(os.stat(f'/proc/{pid}').st_uid)}"
         return "another process"
 
-    def watch(self, libc: Any) -> int:
-        """Return a descriptor that can be read once a device may have become free; -1 where the kernel has none."""
+    def watch(self, libc: Any) -> bool:
+        """Have ``freed`` readable once a device may have become free; return whether that is new.
+
+        It stays -1 where the kernel has none. A folder that was removed is watched again once it is there.
+        """
         if libc is None or not self._folder:
-            return -1
-        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if descriptor >= 0:
-            libc.inotify_add_watch(descriptor, os.fsencode(self._folder), _CLOSED_AFTER_WRITING)
-        return descriptor
+            return False
+        if self.freed < 0:
+            self.freed = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = self._watched
+        self._watched = libc.inotify_add_watch(self.freed, os.fsencode(self._folder), _CLOSED_AFTER_WRITING)
+        return self._watched not in {-1, before}
 
     def _open(self, device: str, flags: int) -> int | None:
         """Open the file of a device, which any user may have made; None where that cannot be: it is not locked."""
-        path = os.path.join(self._folder, file_name(device))
+        path = self._path(device)
         with contextlib.suppress(OSError):
             if not os.path.exists(path):
                 _make(self._folder, path)
@@ -117,6 +135,9 @@ class GpuLocks:
                 return descriptor
             os.close(descriptor)
         return None
+
+    def _path(self, device: str) -> str:
+        return os.path.join(self._folder, file_name(device))
 
 
 def _make(folder: str, path: str) -> None:

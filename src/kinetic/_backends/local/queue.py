@@ -136,6 +136,11 @@ class Queue(QueueConnection):
         locks, wanted = self.gpu_locks(), [device for device in row.limits.gpus if device not in taken]
         return {device: locks.holder(device) for device in sorted(locks.are_elsewhere(wanted))}
 
+    def keep_gpus(self) -> None:
+        """Keep the GPUs of a job that runs from other users, whose logout may remove files of locks."""
+        if self._gpu_locks is not None:
+            self._gpu_locks.keep()
+
     def free_gpus(self) -> None:
         """Let other users have the GPUs of a job whose processes have ended."""
         if self._gpu_locks is not None:

@@ -74,7 +74,6 @@ class SupervisorProcess:
         self._last: Task | None = None
         self._preloading: Preloading | None = None  # once a job has imported a library
         self._left: dict[str, object] | None = None  # what is in the working folder that is kept for the next job
-        self._freed_gpus = -1  # a descriptor to be read once another user's GPU may be free; see GpuLocks.watch
         self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -100,10 +99,8 @@ class SupervisorProcess:
                 continue
             if self.advanced != float("inf"):
                 self.start_others()
-            if self.queue.waits_for_others(self.template_id) and self._freed_gpus < 0:
-                self._freed_gpus = self.queue.gpu_locks().watch(self.supervisor.libc)
-                if self._freed_gpus >= 0:
-                    continue  # one may have become free just before
+            if self.queue.waits_for_others(self.template_id) and self.queue.gpu_locks().watch(self.supervisor.libc):
+                continue  # one may have become free just before
             self._fork_ahead()
             if not self._wait(_IDLE_SECONDS) and not self._waits_longer() and self._leave():
                 return
@@ -267,7 +264,7 @@ class SupervisorProcess:
 
     def _waits_longer(self) -> bool:
         """Wait for a job that comes later, with libraries imported, unless others do; return whether one came."""
-        if self._preloading is None or not self._preloading.is_of_use:
+        if self._preloading is None or not self._preloading.is_of_use or self.queue.waits_for_others(self.template_id):
             return False
         others = [row for row in self.queue.supervisors() if row.template_id == self.template_id]
         return len(others) == 1 and self._wait(_IDLE_SECONDS_WITH_LIBRARIES - _IDLE_SECONDS)
@@ -277,12 +274,13 @@ class SupervisorProcess:
         poll.register(self.wake, select.POLLIN)
         if self._preloading is not None and self._preloading.descriptor >= 0:
             poll.register(self._preloading.descriptor, select.POLLIN)
-        if self._freed_gpus >= 0 and self.queue.waits_for_others(self.template_id):
-            poll.register(self._freed_gpus, select.POLLIN)
+        freed = self.queue.gpu_locks().freed if self.queue.waits_for_others(self.template_id) else -1
+        if freed >= 0:
+            poll.register(freed, select.POLLIN)
         woken = bool(poll.poll(seconds * 1000))
         with contextlib.suppress(BlockingIOError):
-            while woken and self._freed_gpus >= 0:
-                os.read(self._freed_gpus, 1 << 16)
+            while woken and freed >= 0:
+                os.read(freed, 1 << 16)
         with contextlib.suppress(BlockingIOError):
             while woken and os.read(self.wake, 4096):
                 pass
@@ -421,6 +419,7 @@ class QueueSource:
 
     def keep_usage(self, task: Task, found: Measurements) -> None:
         """Write it beside the log, for who looks while the job runs; its end brings it into the store."""
+        self._queue.keep_gpus()  # as often as this, for want of an event
         beside = f"{task.usage}~"
         with contextlib.suppress(OSError):  # a full disk: the job does not need it
             with open(beside, "wb") as file:

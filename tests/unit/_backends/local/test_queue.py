@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from kinetic._backends.local import lock_holders, queue_connection, queue_databa
 from kinetic._backends.local.gpu_locks import GpuLocks
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
+from kinetic._backends.local.supervisor import SupervisorProcess
 from kinetic._output import terminal
 from kinetic._runner import processes
 from kinetic.errors import BackendUnavailableError
@@ -128,6 +131,26 @@ def test_one_supervisor_of_each_kind_waits_for_a_gpu_of_another_user_unless_its_
         queue.end("a", "succeeded")
         queue.free_gpus()
         assert theirs.take(["0"])
+
+
+def test_a_supervisor_with_libraries_looks_each_minute_for_a_gpu_of_another_user(tmp_path):
+    environ, one = {"KINETIC_GPU_LOCKS": str(tmp_path / "locks")}, Limits(1, ("0",))
+    theirs = GpuLocks(environ["KINETIC_GPU_LOCKS"])
+    assert theirs.take(["0"])
+    process, waited = object.__new__(SupervisorProcess), list[float]()
+    process.name, process.template_id = "one", "earth"
+    process._preloading = cast("Any", SimpleNamespace(is_of_use=True))
+    process._wait = waited.append
+    with closing(Queue(tmp_path / "queue.db", environ)) as queue:
+        process.queue = queue
+        queue.register("one", "earth")
+        process._waits_longer()
+        assert len(waited) == 1
+
+        add(queue, "a", gpus=1, limits=one)
+        assert claimed(queue, "one") is None
+        assert not process._waits_longer()
+        assert len(waited) == 1
 
 
 def test_jobs_on_gpus_do_not_take_slots(queue):
