@@ -303,7 +303,7 @@ class Queue(QueueConnection):
             known = [SupervisorRow(*row) for row in db.execute(_SUPERVISORS)]
             working = {name for (name,) in db.execute(f"SELECT supervisor FROM jobs WHERE {ACTIVE}")}
             wanted = Counter(row.template_id for row in self._startable(db))
-            wanted.update(self._blocked - wanted.keys())  # one of each waits until another user's job has ended
+            wanted.update(self._blocked)  # one more of each waits until another user's job has ended
             if ready and not wanted[ready] and sum(each.state != "idle" for each in known) < slots:
                 wanted[ready] = 1
             for template_id, count in wanted.items():

@@ -133,6 +133,26 @@ def test_one_supervisor_of_each_kind_waits_for_a_gpu_of_another_user_unless_its_
         assert theirs.take(["0"])
 
 
+def test_what_waits_for_a_gpu_of_another_user_has_a_supervisor_also_beside_jobs_of_its_kind_that_start(tmp_path):
+    environ, limits = {"KINETIC_GPU_LOCKS": str(tmp_path / "locks")}, Limits(2, ("0",))
+    theirs = GpuLocks(environ["KINETIC_GPU_LOCKS"])
+    assert theirs.take(["0"])
+    with closing(Queue(tmp_path / "queue.db", environ)) as queue:
+        add(queue, "on-gpu", gpus=1, limits=limits)
+        _, [(first, _)] = queue.plan("", 2)
+        assert claimed(queue, first) is None
+
+        add(queue, "on-cpu", limits=limits)
+        wake, start = queue.plan("", 2)
+
+        assert wake == [first]
+        assert len(start) == 1
+        assert claimed(queue, first) == "on-cpu"
+        assert queue.plan("", 2) == ([], [])
+        theirs.release()
+        assert claimed(queue, start[0][0]) == "on-gpu"
+
+
 def test_a_supervisor_with_libraries_looks_each_minute_for_a_gpu_of_another_user(tmp_path):
     environ, one = {"KINETIC_GPU_LOCKS": str(tmp_path / "locks")}, Limits(1, ("0",))
     theirs = GpuLocks(environ["KINETIC_GPU_LOCKS"])
