@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import stat
@@ -161,15 +162,31 @@ def _lock(descriptor: int, how: int) -> bool:
     return True
 
 
-def file_name(device: str, devices: str = "/dev") -> str:
-    """Return the name of a device's file: of the one that CUDA counts so, where that is known.
+def file_name(device: str, devices: str = "/dev", driver: str = "/proc/driver/nvidia/gpus") -> str:
+    """Return the name of a device's file: of the one that CUDA counts or names so, where that is known.
 
-    In a container, GPU 0 may be the third of the machine.
+    In a container, GPU 0 may be the third of the machine; and a GPU has an id, of which CUDA takes the beginning.
     """
-    numbers = sorted(limits.numbers_of_gpus(devices))
-    if device.isdecimal() and int(device) < len(numbers):
-        return f"nvidia{numbers[int(device)]}"
-    return re.sub(r"[^\w.-]", "_", device) or "_"
+    gpus = _known_gpus(tuple(sorted(limits.numbers_of_gpus(devices))), driver)
+    if device.isdecimal() and int(device) < len(gpus):
+        return f"nvidia{gpus[int(device)][0]}"
+    found = [number for number, name in gpus if device.startswith("GPU-") and name.startswith(device)]
+    return f"nvidia{found[0]}" if len(found) == 1 else re.sub(r"[^\w.-]", "_", device) or "_"
+
+
+@functools.lru_cache(8)  # a queue asks for each device, and these files are the driver's
+def _known_gpus(numbers: tuple[int, ...], driver: str) -> list[tuple[int, str]]:
+    """Return the numbers of files and the ids of GPUs as CUDA counts them: by their place on the bus.
+
+    Where the driver does not say all places, by their numbers, which some machines have in another order.
+    """
+    found = []
+    for file in sorted(Path(driver).glob("*/information")):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            about = dict(re.findall(r"^([\w ]+):[ \t]*(.*?)[ \t]*$", file.read_text(), re.MULTILINE))
+            found.append((int(about["Device Minor"]), about.get("GPU UUID", "")))
+    found = [each for each in found if each[0] in numbers]
+    return found if len(found) == len(numbers) else [(number, "") for number in numbers]
 
 
 def _user(uid: int) -> str:

@@ -160,3 +160,35 @@ def test_a_gpu_has_one_lock_in_a_container_and_outside_of_it(devices) -> None:
         "GPU-5d1c",
         ".._x",
     ]
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Return the path of what the driver says of four GPUs, two of which the container has."""
+    places = zip(("17", "31", "4b", "ca"), ("5d1c", "77a0", "5d1f", "e04b"), (3, 0, 2, 1), strict=True)
+    for bus, gpu_id, number in places:
+        (tmp_path / "gpus" / f"0000:{bus}:00.0").mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA L4\nGPU UUID: \t GPU-{gpu_id}-11f0\nVideo BIOS:\nDevice Minor: \t {number}\n"
+        (tmp_path / "gpus" / f"0000:{bus}:00.0" / "information").write_text(text)
+    return str(tmp_path / "gpus")
+
+
+def test_a_gpu_that_one_user_names_by_its_id_and_another_by_its_number_has_one_lock(devices, driver) -> None:
+    named = ["1", "GPU-5d1f-11f0", "0", "GPU-5d1c", "GPU-5d1", "GPU-77a0"]
+
+    found = [gpu_locks.file_name(each, devices, driver) for each in named]
+
+    assert found == ["nvidia2", "nvidia2", "nvidia3", "nvidia3", "GPU-5d1", "GPU-77a0"]
+
+
+def test_a_gpu_has_one_lock_in_a_container_also_where_files_are_not_numbered_as_the_bus_is(
+    devices, driver, tmp_path
+) -> None:
+    (tmp_path / "all").mkdir()
+    for number in range(4):
+        (tmp_path / "all" / f"nvidia{number}").touch()
+
+    outside = [gpu_locks.file_name(each, str(tmp_path / "all"), driver) for each in ("0", "1", "2", "3")]
+
+    assert outside == ["nvidia3", "nvidia0", "nvidia2", "nvidia1"]
+    assert gpu_locks.file_name("0", devices, driver) == outside[0]
