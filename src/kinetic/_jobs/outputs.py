@@ -97,7 +97,8 @@ def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
 
 def no_files_text(place: OutputLocation) -> str:
     """Say that a job has not written anything."""
-    ran = f"; it ran on {place.host}, and the folder can be there" if place.host else ""
+    elsewhere = place.host if order.local_folder(place.address) else ""  # a bucket is the same from every machine
+    ran = f"; it ran on {elsewhere}, and the folder can be there" if elsewhere else ""
     return f"{place.job_id} has not written any files to {place.address}{ran}"
 
 

@@ -80,6 +80,14 @@ def test_the_outputs_of_a_removed_job_are_where_its_history_says(store):
     assert located("cpu-f") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
 
 
+@pytest.mark.parametrize("address", ["gs://bucket/outputs/cpu-f-1", "s3://bucket/outputs/cpu-f-1"])
+def test_a_bucket_without_files_is_not_looked_for_on_the_machine_of_the_job(address):
+    empty = outputs.OutputLocation("cpu-f-1", address, "gke acme/main/default")
+
+    assert outputs.no_files_text(empty) == f"cpu-f-1 has not written any files to {address}"
+    assert "it ran on gke acme/main/default" in outputs.no_files_text(empty._replace(address="/scratch/outputs"))
+
+
 def test_the_outputs_of_a_forgotten_job_are_found_by_their_folder(store, home):
     store.put("outputs/cpu-f-1/model.bin", b"x")
 
