@@ -14,6 +14,6 @@ def skill() -> None:
     It is a page in Markdown, in the form that assistants call a skill. Each of them looks for it in a folder of the
     project, such as .claude/skills/kinetic or .agents/skills/kinetic, by the name SKILL.md.
 
-    Example: kinetic skill > .agents/skills/kinetic/SKILL.md
+    Example: kinetic skill > SKILL.md
     """
     click.echo(Path(__file__).with_name("skill.md").read_text(encoding="utf-8"), nl=False)

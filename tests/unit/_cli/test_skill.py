@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 import click
 import pytest
@@ -27,6 +29,18 @@ def test_it_begins_with_a_name_and_with_when_to_use_it(page: str) -> None:
     assert re.fullmatch("[a-z0-9-]{1,64}", fields["name"])
     assert 100 < len(fields["description"]) <= 1024  # more is cut off by assistants
     assert body.lstrip().startswith("# kinetic\n")
+
+
+def test_the_example_in_its_help_writes_the_page_in_a_folder_that_has_nothing(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = CliRunner().invoke(cli, ["skill", "--help"]).stdout
+    words = shlex.split(re.findall("Example: kinetic (.+)", shown)[0])
+    monkeypatch.chdir(tmp_path)
+
+    Path(words[-1]).write_text(CliRunner().invoke(cli, words[:-2]).stdout)
+
+    assert (tmp_path / words[-1]).read_text() == page
 
 
 def test_every_command_that_it_names_exists_with_its_options(page: str) -> None:
