@@ -21,6 +21,7 @@ import functools
 import os
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -520,7 +521,9 @@ class CompletionReader:
         self._pause = _POLL_SECONDS
         import select  # only to wait, here and below
 
-        if not portable and hasattr(select, "poll"):  # eventlet removes it, and lets others run while one sleeps
+        # eventlet removes it, and gevent's reports no end of a pipe unless asked for data; both let others run
+        # while one sleeps.
+        if not portable and isinstance(getattr(select, "poll", None), types.BuiltinFunctionType):
             with contextlib.suppress(OSError):
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 

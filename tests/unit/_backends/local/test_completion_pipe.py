@@ -134,10 +134,29 @@ def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
     assert not waiting.has_ended
 
 
-def test_a_program_under_eventlet_which_removes_poll_sleeps_and_sees_the_end(pipe, monkeypatch):
-    monkeypatch.delattr(select, "poll")
-    waiting = runtime_files.CompletionReader(pipe)
+class PollOfGevent:
+    """What gevent puts in the place of ``select.poll``: without POLLIN or POLLOUT it watches for nothing."""
 
+    def register(self, descriptor: int, events: int) -> None:
+        self.is_watching = events & (select.POLLIN | select.POLLOUT)
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        if not self.is_watching:
+            time.sleep(milliseconds / 1000)
+        return [(0, self.is_watching)] if self.is_watching else []
+
+
+@pytest.mark.parametrize("library", ["eventlet", "gevent"])
+def test_a_program_under_a_library_with_a_poll_of_its_own_or_none_sleeps_and_sees_the_end(pipe, monkeypatch, library):
+    if library == "eventlet":
+        monkeypatch.delattr(select, "poll")
+    else:
+        monkeypatch.setattr(select, "poll", PollOfGevent)
+    waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
+    heart.running()
+
+    assert seconds_of(waiting) < LONG
+    heart.stop()
     assert seconds_of(waiting) < LONG
     assert waiting.descriptor is None
 
