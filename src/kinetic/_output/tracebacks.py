@@ -122,7 +122,8 @@ class Detaching:
         if isinstance(error, KeyboardInterrupt):
             raise interrupt(self._report()) from None
         is_own = isinstance(error, KineticError | BatchError | GeneratorExit | BrokenPipeError)
-        if not is_own and type(error).__name__ != "CancelledError":  # as of a build that was stopped
+        is_stop = isinstance(error, Exception) and type(error).__name__ == "CancelledError"  # of a stopped build
+        if not is_own and not is_stop:
             self._report()
             mark_told(error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import signal
 import sys
@@ -71,6 +73,20 @@ def test_what_reaches_the_caller_by_itself_is_told_once() -> None:
         signal.raise_signal(SIGNAL)
 
     assert told == ["keeps running"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(asyncio.CancelledError, ["keeps running"]), (concurrent.futures.CancelledError, [])]
+)
+def test_a_timeout_that_cancels_as_prefect_does_is_told_and_a_build_that_was_stopped_is_not(
+    error: type[BaseException], said: list[str]
+) -> None:
+    told: list[str] = []
+
+    with pytest.raises(error), Detaching(lambda: told.append("keeps running") or ""):
+        raise error
+
+    assert told == said
 
 
 def test_a_wait_that_has_ended_meanwhile_has_its_value() -> None:
