@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nvml
 import pytest
 from flows.conftest import end_supervisors, last_json
 from waiting import until
@@ -240,3 +241,14 @@ def _as_nobody(question: Callable[[], bool]) -> bool:
 
 def _own_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_a_job_gets_the_gpu_that_programs_without_kinetic_use_least(users, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.built(tmp_path).parent))
+    ada, _ = users
+    (go := tmp_path / "go").touch()
+
+    alone = ada.result(ada.submit(go))
+    both = ada.result(ada.submit(go, "on_two"))
+
+    assert (alone, both) == ("1", "0,1")

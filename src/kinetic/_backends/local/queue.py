@@ -115,6 +115,7 @@ class Queue(QueueConnection):
         self._runners = runtime_files.Paths(path.parent).runners
         self._environ = environ
         self._gpu_locks: GpuLocks | None = None
+        self._used_gpus: dict[str, int] = {}  # GiB of memory, read for one claim
         self._blocked: set[str] = set()  # kinds of supervisors for which other users' jobs had too many GPUs just now
         super().__init__(path)
 
@@ -148,7 +149,7 @@ class Queue(QueueConnection):
 
     def _startable(self, db: sqlite3.Connection) -> list[JobRow]:
         self._blocked.clear()
-        return _startable(db, self._runners, self.gpu_locks, self._blocked)
+        return _startable(db, self._runners, self.gpu_locks, self._blocked, self._used_gpus)
 
     @again_if_repaired
     def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
@@ -321,21 +322,37 @@ class Queue(QueueConnection):
 
     @again_if_repaired
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
-        """Give the oldest job that may start now to a supervisor of its kind."""
+        """Give the oldest job that may start now to a supervisor of its kind.
+
+        Of the GPUs that are free, it gets those of which programs without kinetic use least memory.
+        """
         self.free_gpus()
-        with self.change(forced=False) as db:
-            while True:
-                row = next((row for row in self._startable(db) if row.template_id == template_id), None)
-                if row is None or not row.devices or self.gpu_locks().take(split_devices(row.devices)):
-                    break
-            if row is not None:
-                db.execute(
-                    "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
-                    (supervisor, row.devices, time.time(), row.seq),
-                )
-            # A queue that was rebuilt does not know the supervisor, and one that expects it does not know its process.
-            state = "busy" if row is not None else "idle"
-            db.execute(_SET_SUPERVISOR, (supervisor, template_id, state, os.getpid(), time.time()))
+        self._used_gpus.clear()
+        is_known = False
+        while True:
+            with self.change(forced=False) as db:
+                while True:
+                    row = next((row for row in self._startable(db) if row.template_id == template_id), None)
+                    may_choose = row is not None and 0 < row.gpus < len(row.limits.gpus) and not is_known
+                    if may_choose or row is None or not row.devices:
+                        break
+                    if self.gpu_locks().take(split_devices(row.devices)):
+                        break
+                if row is None or not may_choose:
+                    return self._claimed(db, row, supervisor, template_id)
+            self._used_gpus.update(_used_gpus(row.limits.gpus))  # the driver may take its time: others submit meanwhile
+            is_known = True
+
+    @staticmethod
+    def _claimed(db: sqlite3.Connection, row: JobRow | None, supervisor: str, template_id: str) -> JobRow | None:
+        if row is not None:
+            db.execute(
+                "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
+                (supervisor, row.devices, time.time(), row.seq),
+            )
+        # A queue that was rebuilt does not know the supervisor, and one that expects it does not know its process.
+        state = "busy" if row is not None else "idle"
+        db.execute(_SET_SUPERVISOR, (supervisor, template_id, state, os.getpid(), time.time()))
         return row._replace(state="claimed", supervisor=supervisor) if row is not None else None
 
     def register(self, supervisor: str, template_id: str) -> None:
@@ -428,7 +445,11 @@ def split_devices(devices: str) -> tuple[str, ...]:
 
 
 def _startable(
-    db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks], blocked: set[str]
+    db: sqlite3.Connection,
+    runners: Path,
+    gpu_locks: Callable[[], GpuLocks],
+    blocked: set[str],
+    used: Mapping[str, int],
 ) -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
@@ -444,7 +465,7 @@ def _startable(
             if busy + len(found) >= row.slots:
                 break
             found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks, blocked)])
+    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks, blocked, used)])
 
 
 def _queued(db: sqlite3.Connection, which: str, runners: Path) -> Generator[JobRow, None, None]:
@@ -478,7 +499,11 @@ def _files_of(template: str) -> list[str]:
 
 
 def _startable_on_gpus(
-    db: sqlite3.Connection, runners: Path, gpu_locks: Callable[[], GpuLocks], blocked: set[str]
+    db: sqlite3.Connection,
+    runners: Path,
+    gpu_locks: Callable[[], GpuLocks],
+    blocked: set[str],
+    used: Mapping[str, int],
 ) -> Iterator[JobRow]:
     named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
     if not named:
@@ -493,11 +518,18 @@ def _startable_on_gpus(
             elsewhere = gpu_locks().are_elsewhere(free)
             free = [device for device in free if device not in elsewhere]
             if len(free) >= row.gpus:
-                taken.update(free[: row.gpus])
-                yield row._replace(devices=",".join(free[: row.gpus]))
+                chosen = set(sorted(free, key=lambda device: used.get(device, 0))[: row.gpus])
+                taken.update(chosen)
+                yield row._replace(devices=",".join(filter(chosen.__contains__, free)))
             else:
                 taken.update(allowed)
                 blocked.update({row.template_id} if elsewhere else ())
+
+
+def _used_gpus(gpus: Sequence[str]) -> dict[str, int]:
+    from kinetic._runner.supervisor import device_metrics  # with ctypes; only where a job has a choice of GPUs
+
+    return {gpu: used >> 30 for gpu, used in device_metrics.used_bytes(gpus).items()}  # GiB: an idle one has some MiB
 
 
 def _devices_in(db: sqlite3.Connection, question: str) -> set[str]:

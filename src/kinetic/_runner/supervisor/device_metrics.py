@@ -9,6 +9,7 @@ Sources: docs.nvidia.com/deploy/nvml-api, and the proto of Google's package tpu-
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -84,6 +85,27 @@ def reader_of(kind: str, visible: str | None) -> DeviceReader | None:
         return DeviceReader(Nvml(visible))
     except OSError:
         return None
+
+
+def used_bytes(gpus: Sequence[str], seconds: float = 0.5) -> dict[str, int]:
+    """Return how much memory of these GPUs programs use now; nothing, where that is not known within some time.
+
+    A driver without a persistent daemon takes seconds until it has opened a GPU that no program has open.
+    """
+    found: dict[str, int] = {}
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            library = Nvml(",".join(gpus))
+            try:
+                found.update(zip(gpus, (used or 0 for _, used in library.read()), strict=True))
+            finally:
+                library.close()
+
+    thread = threading.Thread(target=read, name="kinetic-gpus", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return {} if thread.is_alive() else found
 
 
 def _ports(environ: Mapping[str, str]) -> list[int]:

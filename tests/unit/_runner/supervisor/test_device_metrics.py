@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import ast
+import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import nvml
 import pytest
 from waiting import until
 
 from kinetic._runner.supervisor.device_metrics import Busy, DeviceReader, Nvml, RuntimeMetrics
 from kinetic._wire.measurements import Device
-
-NVML = r"""
-#include <string.h>
-#include <stdlib.h>
-typedef struct { unsigned long long total, free, used; } memory_t;
-typedef struct { unsigned int gpu, memory; } utilization_t;
-static int open_count;
-int nvmlInit_v2(void) { open_count++; return getenv("NO_DRIVER") ? 9 : 0; }
-int nvmlShutdown(void) { return --open_count ? 1 : 0; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
-  if (index > 1) return 2;
-  *device = (void *)(0x7000000000000ull + index); return 0; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-  if (strcmp(uuid, "GPU-second")) return 6;
-  *device = (void *)0x7000000000001ull; return 0; }
-int nvmlDeviceGetName(void *device, char *name, unsigned int length) {
-  strncpy(name, (unsigned long long)device & 1 ? "Second GPU" : "First GPU", length); return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, memory_t *found) {
-  found->total = 80ull << 30; found->used = ((unsigned long long)device & 1) ? 5ull << 30 : 70ull << 30;
-  found->free = found->total - found->used; return open_count ? 0 : 1; }
-int nvmlDeviceGetUtilizationRates(void *device, utilization_t *found) {
-  if ((unsigned long long)device & 1) return 3;  /* not supported, as of a part of a GPU */
-  found->gpu = 97; found->memory = 12; return 0; }
-"""
 
 # What grpcio 1.76 answered to these very requests (port 0, its own proto), 2026-11-23: settings, a window, the
 # acknowledgement of ours, a ping with 8 random bytes, headers, data, trailers.
@@ -80,13 +59,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(NVML)
-    made = folder / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(folder / "nvml.c")], check=True)
-    return str(made)
+    return str(nvml.built(tmp_path_factory.mktemp("nvml")))
 
 
 def test_every_gpu_of_a_machine_is_read_and_what_one_does_not_tell_is_none(library: str) -> None:
@@ -115,6 +88,22 @@ def test_a_machine_without_the_library_or_the_driver_or_that_gpu_has_none(
     monkeypatch.setenv("NO_DRIVER", "1")
     with pytest.raises(OSError, match="nvmlInit_v2: error 9"):
         Nvml(None, [library])
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [({}, {"1": 5 << 30, "0": 70 << 30}), ({"DRIVER_HANGS": "1"}, {}), ({"NO_DRIVER": "1"}, {})],
+    ids=["driver", "one that hangs", "none"],
+)
+def test_how_much_memory_programs_use_is_told_where_the_driver_says_it_soon(
+    environ: dict[str, str], told: dict[str, int], library: str
+) -> None:
+    code = "from kinetic._runner.supervisor import device_metrics; print(device_metrics.used_bytes(['1', '0']))"
+    environ = {**os.environ, **environ, "LD_LIBRARY_PATH": str(Path(library).parent)}
+
+    said = subprocess.run([sys.executable, "-c", code], env=environ, stdout=-1, text=True, check=True, timeout=50)
+
+    assert ast.literal_eval(said.stdout) == told
 
 
 # ----------------------------------------------------------------------------------------------------------------- TPUs
