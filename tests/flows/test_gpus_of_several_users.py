@@ -39,6 +39,12 @@ SCRIPT = """
         from kinetic._jobs import locate
         return locate.backend_of(job).explain(job.job_id).what
 
+    def refused(file):
+        try:
+            on_gpu.run_async(file, file)
+        except kinetic.errors.OptionError as error:
+            return str(error)
+
     if __name__ == "__main__":
         print(json.dumps(eval(sys.argv[1])))
 """
@@ -207,6 +213,13 @@ def _log_out(locks: Path) -> None:
     for file in locks.iterdir():
         file.unlink()
     locks.rmdir()
+
+
+def test_a_job_is_not_submitted_where_no_locks_can_be_made(users, tmp_path, monkeypatch) -> None:
+    ada, _ = users
+    monkeypatch.setenv("KINETIC_GPU_LOCKS", str(tmp_path / "no" / "where"))
+
+    assert "is not a folder for the locks of GPUs" in ada.do(f"refused({str(tmp_path / 'go')!r})")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

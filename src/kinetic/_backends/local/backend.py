@@ -118,6 +118,10 @@ class LocalBackend:
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         from kinetic._backends.local import limits
 
+        if placement.kind == "gpu":
+            from kinetic._backends.local import gpu_locks  # only for jobs on GPUs
+
+            gpu_locks.check(self.environ, self.limits.gpus)
         return limits.check(placement, self.environ, self.limits.gpus, strict=self._strict)
 
     def check_store(self, url: str, requirements: Mapping[str, Any] | None = None) -> None:

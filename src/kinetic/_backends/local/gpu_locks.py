@@ -9,6 +9,7 @@ Files of a user may be removed at that user's last logout, whoever has locked th
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -20,9 +21,10 @@ from typing import Any
 
 from kinetic._backends.local import limits
 from kinetic._config.home import path_of
+from kinetic.errors import OptionError
 
 VARIABLE = "KINETIC_GPU_LOCKS"
-_OFF = frozenset({"off", "0", "false", "no"})
+_OFF, _ON = frozenset({"off", "0", "false", "no"}), frozenset({"on", "1", "true", "yes"})
 _FOLDER = "/dev/shm/kinetic-gpus"  # noqa: S108 - of all users; gone after a restart, and nothing there goes by its age
 _FOR_ALL, _FOLDER_FOR_ALL = 0o666, 0o1777
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what another user has put there is not followed or waited for
@@ -33,10 +35,12 @@ _HOLDER = re.compile(r"^\d+: FLOCK +\w+ +WRITE (\d+) ([0-9a-f]+):([0-9a-f]+):(\d
 def folder_of(environ: Mapping[str, str], devices: str = "/dev") -> str:
     """Return the folder of the locks, "" where a client's jobs take none.
 
-    KINETIC_GPU_LOCKS names one, or is "off". Without it, only GPUs that are there are locked, and none in a job of
-    Slurm, where GPU 0 is the first of those that this job got.
+    KINETIC_GPU_LOCKS names one, or is "on" or "off". Without it, only GPUs that are there are locked, and none in a job
+    of Slurm, where GPU 0 is the first of those that this job got.
     """
     given = environ.get(VARIABLE, "")
+    if given.lower() in _ON:
+        return _FOLDER
     if given:
         return "" if given.lower() in _OFF else str(path_of(given, environ))
     return _FOLDER if limits.count_gpus(devices) and not environ.get("SLURM_JOB_ID") else ""
@@ -48,6 +52,27 @@ def setting_of(environ: Mapping[str, str]) -> dict[str, str]:
     if folder or environ.get(VARIABLE) or limits.count_gpus():
         return {VARIABLE: folder or "off"}
     return {}
+
+
+def check(environ: Mapping[str, str], gpus: Iterable[str]) -> None:
+    """Refuse a folder that the user has named, if no locks of these GPUs can be made there.
+
+    Raises:
+        OptionError: Jobs would run on GPUs that jobs of other users have.
+    """
+    given, folder = environ.get(VARIABLE, ""), folder_of(environ)
+    if not given or not folder or all(os.path.exists(os.path.join(folder, file_name(gpu))) for gpu in gpus):
+        return
+    try:
+        _make_folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise OptionError(
+            f"{VARIABLE}={given} is not a folder for the locks of GPUs",
+            why=f"no files can be made in {folder}: {error.strerror}",
+            next=f"name a folder in which all users may make files (chmod 1777), or {VARIABLE}=off",
+        ) from error
 
 
 class GpuLocks:
@@ -143,13 +168,19 @@ class GpuLocks:
 
 def _make(folder: str, path: str) -> None:
     """Make the file of a device, and the folder, for all users; another process may do so at the same time."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-        os.chmod(folder, _FOLDER_FOR_ALL)  # whatever the umask says
+    _make_folder(folder)
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, _FOR_ALL)
         os.fchmod(descriptor, _FOR_ALL)
         os.close(descriptor)
+
+
+def _make_folder(folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+        os.chmod(folder, _FOLDER_FOR_ALL)  # whatever the umask says
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
 def _lock(descriptor: int, how: int) -> bool:

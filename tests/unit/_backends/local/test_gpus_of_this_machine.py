@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from kinetic._backends.local import gpu_locks, limits, runtime_files, scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import Task
-from kinetic.errors import CapacityError
+from kinetic.errors import CapacityError, OptionError
 
 ORDER = Order("gpu-f-1", "f", Artifact.within(b""), Artifact.within(b""), output_dir="/outputs", hosts=1)
 
@@ -192,3 +196,39 @@ def test_a_gpu_has_one_lock_in_a_container_also_where_files_are_not_numbered_as_
 
     assert outside == ["nvidia3", "nvidia0", "nvidia2", "nvidia1"]
     assert gpu_locks.file_name("0", devices, driver) == outside[0]
+
+
+def test_a_folder_of_locks_in_which_no_files_can_be_made_is_refused(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    for folder, why in (("no/where", "No such file or directory"), ("file", "Not a directory")):
+        with pytest.raises(OptionError, match=f"no files can be made in {tmp_path / folder}: {why}"):
+            gpu_locks.check({"KINETIC_GPU_LOCKS": str(tmp_path / folder)}, ["0"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_of_locks_of_another_user_is_refused_unless_its_files_are_there() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "1").touch()
+
+        assert _is_refused_for_nobody({"KINETIC_GPU_LOCKS": folder}, "0")
+        assert not _is_refused_for_nobody({"KINETIC_GPU_LOCKS": folder}, "1")
+        assert not _is_refused_for_nobody({"KINETIC_GPU_LOCKS": "off"}, "0")
+        assert not _is_refused_for_nobody({"KINETIC_GPU_LOCKS": f"{folder}/none"}, *())
+
+
+def _is_refused_for_nobody(environ: dict[str, str], *gpus: str) -> bool:
+    pid = os.fork()
+    if not pid:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            gpu_locks.check(environ, gpus)
+        except OptionError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def test_the_word_on_means_the_usual_folder_also_in_a_job_of_slurm(devices) -> None:
+    assert gpu_locks.folder_of({"KINETIC_GPU_LOCKS": "on", "SLURM_JOB_ID": "7"}, devices) == "/dev/shm/kinetic-gpus"
