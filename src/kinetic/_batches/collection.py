@@ -350,7 +350,9 @@ def _error(
     """Return the error that counts the failures and names the first of them; the very first is its cause."""
     partial = [values.get(index, batch._submission_errors.get(index)) for index in range(len(batch.jobs))]
     error = BatchError(batch.group_id, failures, partial)
-    error.args = (display.failure_message(batch, failed, values=len(values)),)
+    jobs = (batch.jobs[index] for index in values)
+    kept = sum(job is not None and locate.past_of(job) is None for job in jobs)  # others were collected before
+    error.args = (display.failure_message(batch, failed, values=kept),)
     first = failed[display.in_order(batch, failed)[0]]
     error.__cause__ = first if not isinstance(first, JobCancelledError) else None
     return error

@@ -66,7 +66,7 @@ def failure_message(batch: Batch, failed: Mapping[int, BaseException], *, values
     if len(failed) > _MANY and batch.group_id:
         named.append(f"and {len(failed) - _MANY} more: kinetic batch status {batch.group_id} --all")
     if values and batch.group_id:
-        what = "the value of the other one is" if values == 1 else f"the values of the other {values} are"
+        what = "1 other value is" if values == 1 else f"{values} other values are"
         named.append(f"{what} kept: kinetic batch results {batch.group_id}")
     return "\n".join([head, *named])
 

@@ -14,7 +14,9 @@ from kinetic.errors import BatchError, CallableError, JobCancelledError, JobErro
 
 
 def batch_of(total: int, *, missing: tuple[int, ...] = (), refused: dict[int, Exception] | None = None):
-    jobs = [None if index in missing else SimpleNamespace(job_id=f"cpu-f-{index}") for index in range(total)]
+    jobs = [
+        None if index in missing else SimpleNamespace(job_id=f"cpu-f-{index}", _past=None) for index in range(total)
+    ]
     table = Table(tuple(Input(f"x={index}") for index in range(total)))
     return SimpleNamespace(group_id="grp-0a1b2c3d", jobs=jobs, _submission_errors=dict(refused or {}), _table=table)
 
@@ -38,13 +40,20 @@ def test_the_message_alone_names_the_first_of_those_that_failed():
     )
 
 
-@pytest.mark.parametrize(
-    ("values", "what"), [((0,), "the value of the other one is"), ((0, 2), "the values of the other 2 are")]
-)
+@pytest.mark.parametrize(("values", "what"), [((0,), "1 other value is"), ((0, 2), "2 other values are")])
 def test_the_message_names_the_command_for_the_values_of_the_others(values, what):
     error = error_of(batch_of(3), {1: KeyError("lr")}, values=values)
 
     assert str(error).splitlines()[-1] == f"{what} kept: kinetic batch results grp-0a1b2c3d"
+
+
+def test_the_message_counts_no_value_as_kept_that_was_collected_before():
+    batch = batch_of(4)
+    batch.jobs[0]._past = batch.jobs[2]._past = {"collected": 1.0}
+
+    error = error_of(batch, {1: KeyError("lr")}, values=(0, 2, 3))
+
+    assert str(error).splitlines()[-1] == "1 other value is kept: kinetic batch results grp-0a1b2c3d"
 
 
 def test_an_input_that_never_started_is_explained_because_it_has_no_log():
