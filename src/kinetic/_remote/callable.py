@@ -46,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Call: TypeAlias = "tuple[RemoteCallable[..., Any], tuple[Any, ...], dict[str, Any]]"
 _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
-_LONGEST_NAME = 40  # characters
+_LONGEST_NAME = 256  # characters; ids shorten it themselves
 _POOLS = ("multiprocessing.reduction", "joblib.pool")  # what pickles for processes that have the script, too
 # Of a function: Airflow and Hypothesis ask for them, joblib's Memory to notice an edit, inspect.signature for Kedro.
 _LOOKED_AT = frozenset({"__code__", "__defaults__", "__globals__", "__kwdefaults__"})
@@ -93,7 +93,9 @@ def name_of(function: object) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         name = type(function).__name__
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")[:_LONGEST_NAME] or "job"
+    if not name.isidentifier():
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")
+    return name[:_LONGEST_NAME] or "job"
 
 
 def _flags(function: Any) -> int:

@@ -178,20 +178,30 @@ def test_a_name_for_humans_and_ids(function, name: str) -> None:
     assert remote_callable.name_of(function) == name
 
 
-def test_a_name_holds_plain_signs_only_and_not_more_than_forty() -> None:
+@pytest.mark.parametrize("name", ["訓練", "größe", "प्रशिक्षण", "train_resnet_with_cosine_schedule_on_imagenet"])
+def test_a_name_is_the_functions_own_in_any_script_and_of_any_usual_length(name: str) -> None:
     def function():
         return 1
 
-    function.__name__ = "träin <of> " + "x" * 60
+    function.__name__ = name
 
-    assert remote_callable.name_of(function) == "tr-in-of-" + "x" * 31
+    assert remote_callable.name_of(function) == name
+
+
+def test_a_name_that_python_would_not_take_holds_plain_signs_only_and_has_an_end() -> None:
+    def function():
+        return 1
+
+    function.__name__ = "träin <of> " + "x" * 600
+
+    assert remote_callable.name_of(function) == "tr-in-of-" + "x" * 247
 
 
 def test_a_name_without_any_plain_sign_is_job() -> None:
     def function():
         return 1
 
-    function.__name__ = "訓練"
+    function.__name__ = "<訓練>"
 
     assert remote_callable.name_of(function) == "job"
 
