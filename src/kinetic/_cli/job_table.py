@@ -74,7 +74,7 @@ class Filters(NamedTuple):
         """Return whether a job passes whose status was read; `group` is the manifest of its batch."""
         return (
             self.is_named((row.name, row.tags) if group is None else (group.group_name, group.tags))
-            and (not self.statuses or row.status in self.statuses)
+            and (not self.statuses or row.status in self.statuses or _shown_status(row) in self.statuses)
             and (self.where is None or self.where.lower() in row.where.lower())
             and (self.namespace is None or registry.is_here(row.backend) or row.where.endswith(f"/{self.namespace}"))
         )
@@ -417,12 +417,7 @@ def fold_batches(
 def _batch_row(
     group_id: str, last: Sequence[Row], rows: Sequence[Row], group: Group | None, now: BatchState | None
 ) -> Row:
-    from kinetic._jobs import status as job_status
-
-    counts = Counter(
-        "CANCELLED" if row.status == "NOT_FOUND" and row.reason == job_status.WAS_CANCELLED else row.status
-        for row in last
-    )
+    counts = Counter(map(_shown_status, last))
     missing = 0
     if now is not None:
         from kinetic._batches import state
@@ -455,6 +450,15 @@ def _batch_row(
         dollars=sum(dollars) if dollars else None,
         duration_seconds=_duration_of(started, [row.ended_at for row in rows]),
     )
+
+
+def _shown_status(row: Row) -> str:
+    """Return the status of a job as the history has it: a cancelled one that is still stored is NOT_FOUND before."""
+    if row.status != "NOT_FOUND":
+        return row.status
+    from kinetic._jobs import status as job_status
+
+    return "CANCELLED" if row.reason == job_status.WAS_CANCELLED else row.status
 
 
 def _duration_of(started: Sequence[str], ended: Sequence[str | None]) -> float | None:

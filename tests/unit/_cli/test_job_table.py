@@ -84,6 +84,17 @@ def test_every_filter_holds(words, found, kinetic, made_job, made_batch) -> None
     assert sorted(ids(kinetic("jobs", "list", *words))) == sorted(made[name] for name in found)
 
 
+def test_a_cancelled_job_of_a_batch_is_found_by_the_status_that_the_table_shows(kinetic, made_batch) -> None:
+    group = made_batch("succeeded", "cancelled")
+
+    told = kinetic("jobs", "list", "--status", "cancelled")
+    jobs = json.loads(kinetic("jobs", "list", "--status", "cancelled", "--json").stdout)["jobs"]
+
+    assert rows(told)[group][1] == "CANCELLED"
+    assert [job["group_index"] for job in jobs] == [1]
+    assert ids(kinetic("jobs", "list", "--status", "not_found")) == [group]  # what a handle says of it
+
+
 def test_a_namespace_hides_the_jobs_of_others_on_clusters(kinetic, made_job) -> None:
     here, there = made_job(), made_job(backend="gke", zone="us-central1-a")  # in the namespace "default"
 
