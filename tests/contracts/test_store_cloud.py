@@ -31,7 +31,7 @@ from kinetic._stores import credentials, obstore_client, open_store, parallel
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import parse_address
-from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
+from kinetic.errors import CredentialsError, OptionError, SettingsError, StoreError, StoreUnreachableError
 
 QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
 CLOUDS = ["gcs", "s3", AZURE]
@@ -381,8 +381,48 @@ def test_why_nothing_answers_is_said_and_whether_it_is_the_proxy(no_credentials,
 
     with Scripted(Answer(407)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        with pytest.raises(StoreUnreachableError, match="sending request: the proxy: ProxyAuthRequired"):
+        with pytest.raises(StoreUnreachableError, match="sending request: the proxy: ProxyAuthRequired") as caught:
             BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+    assert "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT" in caught.value.next
+
+
+SERVICES = {
+    "s3://kinetic-jobs": "s3.us-east-1.amazonaws.com",
+    "gs://kinetic-jobs": "storage.googleapis.com",
+    "az://kinetic-jobs@account": "account.blob.core.windows.net",
+}
+
+
+@pytest.mark.parametrize("url", SERVICES)
+@pytest.mark.parametrize("kind", ["socks5", "socks5h", "socks"])
+def test_a_socks_proxy_is_refused_at_once_instead_of_being_tried_or_passed_by(no_credentials, monkeypatch, url, kind):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", KEY)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ALL_PROXY", f"{kind}://127.0.0.1:1080/")
+
+    with pytest.raises(SettingsError, match=f"begins with {kind}://, and buckets are reached through HTTP") as caught:
+        BucketStore(url, retry=QUICK).get("a")
+
+    assert caught.value.next.startswith("export HTTPS_PROXY=http://HOST:PORT")
+    assert caught.value.next.endswith(f"NO_PROXY={SERVICES[url]}")
+
+
+@pytest.mark.parametrize("passed_by", [{"NO_PROXY": "127.0.0.0/8"}, {"HTTP_PROXY": ""}])
+def test_a_bucket_for_which_there_is_another_way_than_a_socks_proxy_is_reached(no_credentials, monkeypatch, passed_by):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    with Scripted(Answer(404, b"<Error><Code>NoSuchKey</Code></Error>")) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", service.url)
+        for name, value in passed_by.items():
+            monkeypatch.setenv(name, value or service.url)
+
+        assert BucketStore("s3://kinetic-jobs", retry=QUICK).size("a") is None
 
 
 class Empty(QuietHandler):

@@ -6,13 +6,14 @@ import os
 import re
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._stores import credentials, parallel
+from kinetic._stores import credentials, parallel, protocol
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import Address
 from kinetic._wire import python_runtime
@@ -21,6 +22,7 @@ from kinetic.errors import (
     CredentialsError,
     KeyMissingError,
     KineticError,
+    SettingsError,
     StoreError,
     StoreUnreachableError,
 )
@@ -190,7 +192,25 @@ def make_client(address: Address, retry: Retry, timeout: timedelta = TIMEOUT) ->
             why=str(error).partition("\n")[0][:500],
             next=credentials.next_step(address),
         ) from error
+    if any(name.lower().endswith("_proxy") and url.startswith("socks") for name, url in os.environ.items()):
+        _check_proxy(address, str(dict(made.config).get("endpoint") or ""))
     return made
+
+
+def _check_proxy(address: Address, endpoint: str) -> None:
+    """Refuse a SOCKS proxy at once: obstore would try in vain, or connect without it where it begins with socks://."""
+    from kinetic._wire import proxies  # 30 ms; only where there is such a proxy
+
+    hosts = {"gs": "storage.googleapis.com", "s3": f"s3.{credentials.amazon_region()}.amazonaws.com"}
+    service = endpoint or protocol.google_emulator() or f"https://{hosts[address.scheme]}"
+    kind, parts = proxies.proxy_for(service).partition("://")[0], urllib.parse.urlsplit(service)
+    if kind.startswith("socks"):
+        raise SettingsError(
+            f"the proxy for {address.url} cannot be used",
+            why=f"its address begins with {kind}://, and buckets are reached through HTTP proxies only",
+            next=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT with an HTTP proxy; "
+            f"or, where no proxy is needed, NO_PROXY={parts.hostname}",
+        )
 
 
 def _on_own_thread(call: Callable[[], T]) -> T:

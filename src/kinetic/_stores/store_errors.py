@@ -30,6 +30,10 @@ _OF_OBSTORE = (
     r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
 )
 _OF_PROXY = r"\b(?:ConnectFailed|ProxyAuthRequired)\b"  # in the debug text: it was the proxy that did not connect
+_NO_LOGIN = "ProxyAuthRequired"  # in the debug text
+_LOGIN = (
+    "put the login of the proxy into its address: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT, @ and : as %40 and %3A"
+)
 _CAUSE = r'(?:message|error): "([^"\n]+)"|\b(ProxyAuthRequired|TimedOut)\b'  # the last one: why no connection was made
 _MESSAGE = r"<(?:Details|Message|AuthenticationErrorDetail)>([^<\n]+)"
 _MAY_NOT = frozenset({"AccessDenied", "AuthorizationPermissionMismatch"})  # the latter is Azure's
@@ -117,7 +121,7 @@ def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreac
     return StoreUnreachableError(
         f"{address.scheme}://{address.bucket} did not answer{_for(key)}",
         why=brief(error),
-        next=python_runtime.TRUST if UNTRUSTED in str(error) else network,
+        next=python_runtime.TRUST if UNTRUSTED in str(error) else _LOGIN if _NO_LOGIN in str(error) else network,
     )
 
 
