@@ -665,6 +665,34 @@ def test_a_collected_batch_that_is_attached_again_raises_with_true_counts(batche
     assert again == ["ResultMissingError", "ValueError", "ResultMissingError"]
 
 
+def test_a_collected_batch_with_captured_variables_is_resumed_and_has_nothing_to_submit(batches: Any) -> None:
+    batches.project.write(
+        "captures.py",
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", capture_env_vars=["MY_TOKEN"])
+        def token(number):
+            return os.environ["MY_TOKEN"] * number
+        """,
+    )
+
+    found = batches.run(
+        """
+        from captures import token
+        first = token.run_async_map([1, 2])
+        values = first.results()
+        batch = kinetic.attach_batch(first.group_id, resume=True)
+        batch.wait(timeout=30)
+        tell([values, batch.summary()])
+        """,
+        MY_TOKEN="s3",
+    )
+
+    assert found == [["s3", "s3s3"], {"succeeded": 2}]
+
+
 def test_a_batch_that_was_cleaned_up_does_not_say_that_it_was_collected(batches: Any) -> None:
     text = batches.run("""
         batch = run([plan(0), plan(1)])

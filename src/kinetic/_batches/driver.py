@@ -613,6 +613,8 @@ def resume_batch(batch: Batch, group: Group, *, here: bool = False) -> None:
             next=f"kinetic batch resume {batch.group_id} --failed     runs what failed; the rest needs a new batch",
             code="batch-stopped",
         )
+    if all(tracker.is_final(index) for index in range(len(batch.jobs))):
+        return  # once all is collected, the values that a launch needs are gone
     launcher = launcher_of(group, tracker)
     held = control.take_lease(tracker.store, batch.group_id, tracker.key)
     if held is None:
