@@ -105,6 +105,12 @@ def contents() -> dict[str, Path]:
 
 def _files() -> dict[str, str]:
     """Return the same without making 300 paths, for which the first call of each process would wait."""
+    if getattr(sys, "frozen", False):  # its executable starts the user's program again, and not Python
+        raise PackingError(
+            f"no job can be submitted from {sys.executable}",
+            why="PyInstaller or a similar tool made it: jobs need a Python and source files, and it has none",
+            next="run the script with a Python that has kinetic-jobs, or make a program with PEX or shiv",
+        )
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
         raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")

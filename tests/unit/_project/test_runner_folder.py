@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -124,3 +125,12 @@ def test_a_kinetic_inside_a_zip_file_says_that_jobs_need_its_folders(tmp_path: P
     told = subprocess.run(words, env={"PYTHONPATH": archive}, capture_output=True, text=True, check=False).stderr
 
     assert f"no job can be submitted from {archive} [packing]" in told
+
+
+def test_a_program_of_pyinstaller_is_refused_and_not_started_again_as_if_it_were_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)  # as PyInstaller, cx_Freeze and py2app set it
+
+    with pytest.raises(PackingError, match=f"no job can be submitted from {re.escape(sys.executable)}"):
+        runner_bundle.folder(tmp_path / "runners")
