@@ -87,7 +87,7 @@ def reader_of(kind: str, visible: str | None) -> DeviceReader | None:
         return None
 
 
-def used_bytes(gpus: Sequence[str], seconds: float = 0.5) -> dict[str, int]:
+def used_bytes(gpus: Sequence[str], seconds: float = 1.0) -> dict[str, int]:
     """Return how much memory of these GPUs programs use now; nothing, where that is not known within some time.
 
     A driver without a persistent daemon takes seconds until it has opened a GPU that no program has open.

@@ -91,14 +91,15 @@ def test_a_machine_without_the_library_or_the_driver_or_that_gpu_has_none(
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
-    [({}, {"1": 5 << 30, "0": 70 << 30}), ({"DRIVER_HANGS": "1"}, {}), ({"NO_DRIVER": "1"}, {})],
+    ("environ", "seconds", "told"),
+    [({}, 40, {"1": 5 << 30, "0": 70 << 30}), ({"DRIVER_HANGS": "1"}, 0.1, {}), ({"NO_DRIVER": "1"}, 40, {})],
     ids=["driver", "one that hangs", "none"],
 )
 def test_how_much_memory_programs_use_is_told_where_the_driver_says_it_soon(
-    environ: dict[str, str], told: dict[str, int], library: str
+    environ: dict[str, str], seconds: float, told: dict[str, int], library: str
 ) -> None:
-    code = "from kinetic._runner.supervisor import device_metrics; print(device_metrics.used_bytes(['1', '0']))"
+    read = f"device_metrics.used_bytes(['1', '0'], {seconds})"
+    code = f"from kinetic._runner.supervisor import device_metrics; print({read})"
     environ = {**os.environ, **environ, "LD_LIBRARY_PATH": str(Path(library).parent)}
 
     said = subprocess.run([sys.executable, "-c", code], env=environ, stdout=-1, text=True, check=True, timeout=50)
