@@ -46,14 +46,6 @@ def folder_of(environ: Mapping[str, str], devices: str = "/dev") -> str:
     return _FOLDER if limits.count_gpus(devices) and not environ.get("SLURM_JOB_ID") else ""
 
 
-def setting_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a supervisor and a job are told, whose variables would say something else."""
-    folder = folder_of(environ)
-    if folder or environ.get(VARIABLE) or limits.count_gpus():
-        return {VARIABLE: folder or "off"}
-    return {}
-
-
 def check(environ: Mapping[str, str], gpus: Iterable[str]) -> None:
     """Refuse a folder that the user has named, if no locks of these GPUs can be made there.
 

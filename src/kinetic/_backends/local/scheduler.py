@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.local import gpu_locks, limits, recovery, runtime_files
+from kinetic._backends.local import limits, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._config.home import path_of
@@ -240,7 +240,7 @@ def make_template(
             for name, value in environ.items()
             if name.startswith(_PREFIXES) and not (interpreter and name in _OF_ONE_INTERPRETER)
         }
-        | gpu_locks.setting_of(environ),
+        | _locks_of_gpus(environ),
         "limits": {name: resource.getrlimit(number) for name, number in numbers.items() if number is not None},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
@@ -369,7 +369,7 @@ def job_environment(
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
     if gpus:  # not those that the job itself sees
-        submits |= {"KINETIC_LOCAL_GPUS": ",".join(gpus), **gpu_locks.setting_of(environ)}
+        submits |= {"KINETIC_LOCAL_GPUS": ",".join(gpus), **_locks_of_gpus(environ)}
     return chosen | frameworks | submits | dict(captured) | own
 
 
@@ -381,3 +381,12 @@ def allowed_variables(environ: Mapping[str, str], *, cloud: bool = False) -> dic
 
 def is_cloud(*addresses: str) -> bool:
     return any(address.startswith(CLOUDS) for address in addresses)
+
+
+def _locks_of_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a supervisor and a job are told of them, whose own variables would say something else."""
+    if not limits.count_gpus() and not environ.get("KINETIC_GPU_LOCKS"):
+        return {}
+    from kinetic._backends.local import gpu_locks  # only where there are GPUs
+
+    return {gpu_locks.VARIABLE: gpu_locks.folder_of(environ) or "off"}
