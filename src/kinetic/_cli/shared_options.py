@@ -32,7 +32,7 @@ Command = Callable[..., Any]
 PLACE = ("project", "zone", "cluster")
 NEWEST = frozenset({"@last", "-"})
 _AMBIGUOUS = "ambiguous-name"  # what has several owners is not looked for elsewhere
-_LONGEST_COMMAND = 40  # characters in a table
+_LONGEST_FUNCTION = 40  # characters in a table, also of a command
 
 
 def _completer(words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -486,13 +486,13 @@ def find_predecessor(name: str, place: Mapping[str, str | None]) -> Any:
 
 def function_text(name: str | None, command: Sequence[str] | None, function: str) -> str:
     """Return what a table calls a job: the name that the user gave it, or its command, or its function."""
-    if name or not command:
+    if name or not (command or len(function) > _LONGEST_FUNCTION):
         return name or function
     import shlex
 
     from kinetic._output import format as output_format
 
-    return output_format.shortened(shlex.join(command), _LONGEST_COMMAND)
+    return output_format.shortened(shlex.join(command) if command else function, _LONGEST_FUNCTION)
 
 
 @contextlib.contextmanager

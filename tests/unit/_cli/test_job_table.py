@@ -95,6 +95,16 @@ def test_a_cancelled_job_of_a_batch_is_found_by_the_status_that_the_table_shows(
     assert ids(kinetic("jobs", "list", "--status", "not_found")) == [group]  # what a handle says of it
 
 
+def test_a_long_name_of_a_function_takes_no_room_from_other_columns_and_is_found_whole(kinetic, made_job) -> None:
+    name = "train_resnet_with_cosine_schedule_on_imagenet"
+    job = made_job(function=name)
+
+    told = kinetic("jobs", "list", "--function", name)
+
+    assert rows(told)[job][0] == f"{name[:39]}…"
+    assert json.loads(kinetic("jobs", "list", "--json").stdout)["jobs"][0]["function"] == name
+
+
 def test_a_namespace_hides_the_jobs_of_others_on_clusters(kinetic, made_job) -> None:
     here, there = made_job(), made_job(backend="gke", zone="us-central1-a")  # in the namespace "default"
 
