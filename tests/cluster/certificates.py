@@ -61,12 +61,16 @@ class Authority:
         folder: Path | None = None,
         stem: str = "",
         hosts: tuple[str, ...] = HERE,
+        days: tuple[float, float] = (-1, 1),
     ) -> Pair:
-        """Make a key and a certificate that is good for serving on this machine, and for being the user ``name``."""
+        """Make a key and a certificate that is good for serving on this machine, and for being the user ``name``.
+
+        It is valid between two moments, ``days`` from now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         signed = (
-            _unsigned(_name(name, organization), self._name, key.public_key())
+            _unsigned(_name(name, organization), self._name, key.public_key(), days)
             .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
@@ -97,17 +101,21 @@ def _name(common: str, organization: str = "") -> x509.Name:
     return x509.Name(attributes)
 
 
-def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    day = dt.timedelta(days=1)
+def _unsigned(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: tuple[float, float] = (-1, 1),  # clocks differ a little
+) -> x509.CertificateBuilder:
+    begins, ends = (dt.datetime.now(dt.UTC) + dt.timedelta(days=each) for each in days)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)  # clocks differ a little
-        .not_valid_after(now + day)
+        .not_valid_before(begins)
+        .not_valid_after(ends)
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cluster import nodes
-from cluster.plane import wait_for
+from cluster.plane import Plane, wait_for
 from servers.google_cloud import GoogleCloud
 from servers.google_cloud.tokens import Tokens
 from unit._backends.kube.test_job_request_pages import launch
@@ -21,6 +24,7 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
 from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
+from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
@@ -552,3 +556,27 @@ def test_the_template_of_pods_is_one_for_all(ask) -> None:
         job_manifests.indexed_job(request)["spec"]["template"]["spec"]["containers"]
         == (job_manifests.pod_template(request)["spec"]["containers"])
     )
+
+
+@pytest.mark.parametrize("is_in_files", [True, False])
+def test_a_client_certificate_is_accepted_and_one_that_has_expired_is_named(
+    plane: Plane, tmp_path: Path, is_in_files: bool
+) -> None:
+    def access(name: str, days: tuple[float, float]) -> Access:
+        pair = plane.authority.issue(name, organization="system:masters", folder=tmp_path, days=days)
+        user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+        if not is_in_files:
+            user = {f"{each}-data": base64.b64encode(Path(path).read_bytes()).decode() for each, path in user.items()}
+        page = yaml.safe_load(plane.kubeconfig.read_text())
+        page["users"][0]["user"] = user
+        page["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{plane.ports.api}"  # the proxy ends TLS
+        (tmp_path / name).write_text(yaml.safe_dump(page))
+        return context_access("", {"KUBECONFIG": str(tmp_path / name)})
+
+    with contextlib.closing(Client(access("ann", (-1, 1)), "default", Retry(1))) as client:
+        assert client.get(kube_client.JOB, "none") is None
+    with (
+        contextlib.closing(Client(access("bob", (-9, -1)), "default", Retry(1))) as client,
+        pytest.raises(CredentialsError, match="the client certificate expired on"),
+    ):
+        client.get(kube_client.JOB, "none")

@@ -251,10 +251,14 @@ class Client:
         message, about, namespace = response_message(reply.body), self.about, self.namespace
         thing = f"the {kind.name} {name}" if name else f"{kind.name}s"
         if reply.status == 401:
+            own = self.transport.access.shown_certificate()
+            renew = own.why_not_valid() if own else ""
             return CredentialsError(
                 f"{about} rejected our credentials",
-                why=message or "HTTP 401",
-                next="log in again: gcloud auth application-default login for GKE, or as your kubeconfig's user does",
+                why=renew or message or "HTTP 401",
+                next="fetch the kubeconfig of the cluster anew, or renew the certificate (kubeadm certs renew)"
+                if renew
+                else "log in again: gcloud auth application-default login for GKE, or as your kubeconfig's user does",
             )
         if re.search(_ADMISSION, message):
             return LaunchError(

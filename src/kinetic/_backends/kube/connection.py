@@ -452,6 +452,12 @@ def context_access(name: str, environ: Mapping[str, str]) -> Access:
             f"the cluster of the context {chosen} has no address", why=f"server is {server!r}", next="correct it"
         )
     chain, key = _bytes(user, "client-certificate"), _bytes(user, "client-key")
+    if chain and not key:  # the server would treat us as anonymous
+        raise CredentialsError(
+            f"the context {chosen} has a client certificate without its key",
+            why="its user has client-certificate, and neither client-key nor client-key-data",
+            next="add client-key to the user in the kubeconfig, or log in to the cluster again",
+        )
     return Access(
         server=server,
         about=f"the context {chosen}",
@@ -523,7 +529,7 @@ def _bytes(entry: Entry, field_: str) -> bytes | None:
     written = entry.page.get(f"{field_}-data")
     try:
         if written:
-            return base64.b64decode(written)
+            return base64.b64decode("".join(str(written).split()), validate=True)
         path = entry.page.get(field_)
         return (entry.folder / str(path)).read_bytes() if path else None
     except (OSError, ValueError) as error:

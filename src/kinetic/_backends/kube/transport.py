@@ -5,6 +5,8 @@ An ``Access`` says where the server is and which credentials it accepts, whateve
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import os
 import re
 import socket
@@ -34,6 +36,11 @@ from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsEr
 Opened = TypeVar("Opened", Response, Response | WebSocket)
 
 
+# Two times in DER, with two digits of the year until 2049: RFC 5280, section 4.1.2.5.
+_VALIDITY = rb"\x30.(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)"
+_SHORT_TIME = 13  # characters
+
+
 class Certificate(NamedTuple):
     """A client's certificate and its private key, both as PEM."""
 
@@ -43,6 +50,20 @@ class Certificate(NamedTuple):
     def __repr__(self) -> str:
         """Keep the key out of logs and tracebacks."""
         return "Certificate(…)"
+
+    def why_not_valid(self) -> str:
+        """Return that it has expired, or is not valid yet by the clock of this machine; "" otherwise."""
+        pem = re.search(rb"-----BEGIN CERTIFICATE-----([^-]+)", self.chain)
+        found = re.search(_VALIDITY, base64.b64decode(pem[1]), re.DOTALL) if pem else None
+        if found is None:
+            return ""
+        begins, ends = (
+            dt.datetime.strptime(each.decode() if len(each) > _SHORT_TIME else f"20{each.decode()}", "%Y%m%d%H%M%S%z")
+            for each in found.groups()
+        )
+        if dt.datetime.now(dt.UTC) > ends:
+            return f"the client certificate expired on {ends:%Y-%m-%d at %H:%M} UTC"
+        return "" if dt.datetime.now(dt.UTC) >= begins else f"the client certificate is valid from {begins:%Y-%m-%d} on"
 
 
 class Credential(Protocol):
@@ -71,6 +92,10 @@ class Access:
     proxy: str = field(default="", repr=False)  # the context's own; it may hold a password
     again: Callable[[], Access] | None = field(default=None, compare=False)  # looks up anew where the server is
     unreachable: str = ""  # what to do where no connection can be made; "" for what anybody would try
+
+    def shown_certificate(self) -> Certificate | None:
+        """Return the client's certificate that we show, or None."""
+        return self.certificate or self.credential.certificate()
 
 
 # --------------------------------------------------------------------------------------------------------- connections
@@ -114,9 +139,9 @@ def _ssl_context(access: Access) -> ssl.SSLContext:
         if not access.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        own = access.certificate or access.credential.certificate()
+        own = access.shown_certificate()
         if own is not None:
-            _load_certificate(context, own)
+            _load_certificate(context, own, access.about)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise CredentialsError(
             f"the certificates for {access.about} cannot be used", why=str(error), next="log in to the cluster again"
@@ -124,20 +149,28 @@ def _ssl_context(access: Access) -> ssl.SSLContext:
     return context
 
 
-def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
+def _load_certificate(context: ssl.SSLContext, own: Certificate, about: str) -> None:
     """Load a certificate and its key, which Python takes from a file only: one in memory where that exists."""
+
+    def password() -> str:  # else OpenSSL would ask on the terminal, for each connection pool
+        raise CredentialsError(
+            f"the client key for {about} is encrypted with a password",
+            why="Kubernetes clients do not ask for it, kubectl included",
+            next="write it without: openssl pkey -in KEY -out NEW_KEY     and name that file as client-key",
+        )
+
     pem = own.chain.rstrip() + b"\n" + own.key
     if hasattr(os, "memfd_create"):
         with folders.closing(os.memfd_create("certificate")) as descriptor:
             folders.write_all(descriptor, pem)
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=password)
         return
     import tempfile
 
     with tempfile.NamedTemporaryFile() as file:  # 0600, and removed at once
         file.write(pem)
         file.flush()
-        context.load_cert_chain(file.name)
+        context.load_cert_chain(file.name, password=password)
 
 
 def _environment_proxy(server: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster.certificates import Authority
+from cryptography.hazmat.primitives import serialization
 from servers.scripted import Scripted, page, refusal
 
 from kinetic._backends.kube import client as kube_client
@@ -444,6 +445,65 @@ def test_a_certificate_of_a_plug_in_is_shown(tmp_path: Path, authority: Authorit
     user = plugin({"clientCertificateData": mine.certificate.read_text(), "clientKeyData": mine.key.read_text()})
 
     assert who(read(config(tmp_path / "config", cluster=cluster, user=user))) == "bob"
+
+
+@pytest.mark.parametrize("kind", ["ec", "pkcs8"])
+def test_a_key_with_a_password_is_refused_and_nothing_is_asked_on_the_terminal(
+    tmp_path: Path, authority: Authority, secure: str, kind: str
+) -> None:
+    mine = authority.issue("ann")
+    key = serialization.load_pem_private_key(mine.key.read_bytes(), None)
+    form = serialization.PrivateFormat.PKCS8 if kind == "pkcs8" else serialization.PrivateFormat.TraditionalOpenSSL
+    encrypted = serialization.BestAvailableEncryption(b"secret")
+    mine.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, encrypted))
+    cluster = {"server": secure, "certificate-authority-data": encoded(authority.certificate)}
+    user = {"client-certificate": str(mine.certificate), "client-key": str(mine.key)}
+
+    with pytest.raises(CredentialsError, match="the client key for the context dev is encrypted") as caught:
+        who(read(config(tmp_path / "config", cluster=cluster, user=user)))
+
+    assert "openssl pkey" in caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("days", "why"),
+    [
+        (
+            (-400, -35),
+            r"why:   the client certificate expired on \d{4}-\d\d-\d\d at \d\d:\d\d UTC\nnext:  fetch",
+        ),
+        ((-400, 365 * 40), r"why:   .*bad token"),
+        ((2, 300), r"why:   the client certificate is valid from \d{4}-\d\d-\d\d on\n"),
+    ],
+)
+def test_a_certificate_that_is_rejected_since_it_has_expired_is_named(
+    tmp_path: Path, authority: Authority, days: tuple[int, int], why: str
+) -> None:
+    mine = authority.issue("ann", days=days)
+    user = {"client-certificate-data": encoded(mine.certificate), "client-key-data": encoded(mine.key)}
+    refused = refusal(401, "bad token")
+
+    with Scripted(refused, refused) as server, pytest.raises(CredentialsError, match=why):
+        who(read(config(tmp_path / "config", cluster={"server": server.url}, user=user)))
+
+
+def test_a_certificate_without_its_key_is_refused_instead_of_asking_without_it(
+    tmp_path: Path, authority: Authority
+) -> None:
+    path = config(tmp_path / "config", user={"client-certificate-data": encoded(authority.issue("ann").certificate)})
+
+    with pytest.raises(CredentialsError, match="dev has a client certificate without its key"):
+        read(path)
+
+
+@pytest.mark.parametrize("field", ["client-certificate-data", "client-key-data", "certificate-authority-data"])
+def test_data_that_is_not_base64_is_refused_and_line_breaks_in_it_are_taken(tmp_path: Path, field: str) -> None:
+    entry = "cluster" if "authority" in field else "user"
+    whole = {"client-certificate-data": "QUJD", "client-key-data": "QUJD"} if entry == "user" else {}
+
+    assert read(config(tmp_path / "config", **{entry: {**whole, field: "QU\n JD\n"}}))
+    with pytest.raises(CredentialsError, match=f"cannot read {field.removesuffix('-data')} of a kubeconfig"):
+        read(config(tmp_path / "config", **{entry: {**whole, field: "%%%"}}))
 
 
 def test_a_server_that_somebody_else_signed_is_not_spoken_to_and_asked_only_once(tmp_path: Path, secure: str) -> None:
