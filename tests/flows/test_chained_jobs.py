@@ -312,6 +312,17 @@ def test_the_value_of_a_collected_job_is_refused_at_the_submission_and_its_order
     assert second.result() == 2
 
 
+def test_of_a_collected_job_nothing_is_kept_for_the_jobs_and_batches_that_only_follow_it(steps):
+    first, waits = steps.make.run_async(1), steps.make.run_async(2)
+    first.result()
+
+    follows = steps.make.with_options(after=[first, waits])
+    second, batch = follows.run_async(3), follows.run_async_map([4])
+
+    assert list(locate.store_of(first).entries(f"{first.job_id}/")) == []
+    assert [second.result(), *batch.results(), waits.result()] == [3, 4, 2]
+
+
 def test_a_value_that_was_changed_in_the_store_is_not_opened(steps, tmp_path, until):
     notes = tmp_path / "notes"
     noted, held = steps.note.run_async(7, str(notes)), steps.make.run_async(1, str(until))

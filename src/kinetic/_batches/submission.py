@@ -301,8 +301,7 @@ def _store(request: BatchRequest, shipment: Shipment) -> tuple[ChildLauncher, di
         shipment = shipment.finished()
         with output.phase("uploading"):
             if followed.after:
-                after.register(followed, context.store, group_id)
-                after.check(followed, context.store)
+                after.follow(followed, context.store, group_id)
             launcher = _write(request, shipment, packed, data, followed, group_id, targets)
     except BaseException:
         with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong

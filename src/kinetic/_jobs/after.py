@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +138,17 @@ def _keys_of(each: Predecessor, about: Mapping[str, Any], here: Here) -> Iterabl
     return [documents.job_key(root, name, here.store_url) for name in each.ids()]
 
 
+def follow(followed: Followed, store: Store, job_id: str, job: JobRecord | None = None) -> None:
+    """Register a job, or a batch, as one that follows others, and check these; see `register` and `check`.
+
+    Of those that have ended and whose value is not read, nothing is kept: they may have been removed before.
+    """
+    register(followed, store, job_id, job)
+    waits = check(followed, store)
+    needed = {each.owner for each in followed.after if each.value or each.job_id in waits}
+    withdraw(followed, store, job_id, needed)
+
+
 def check(followed: Followed, store: Store) -> list[str]:
     """Return what has not ended; called once it is known that the job waits, so what it needs is not removed.
 
@@ -191,9 +202,9 @@ def _closed(each: Predecessor, job: JobRecord) -> str:
     return base64.b64encode(replace(verdict, ended=None).footer(locate.key_to_seal(job))).decode()
 
 
-def withdraw(followed: Followed, store: Store, job_id: str) -> None:
-    """Take that back: the job was not submitted."""
-    for owner in dict.fromkeys(each.owner for each in followed.after):
+def withdraw(followed: Followed, store: Store, job_id: str, needed: Collection[str] = ()) -> None:
+    """Take that back, but for the owners that are ``needed``: of none where the job was not submitted."""
+    for owner in dict.fromkeys(each.owner for each in followed.after if each.owner not in needed):
         with contextlib.suppress(KineticError, OSError):
             store.delete(keys.follower(owner, job_id))
 

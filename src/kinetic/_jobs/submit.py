@@ -584,8 +584,7 @@ def _send(call: Call, shipment: Shipment, job_id: str) -> JobRecord:
             written = order.to_bytes()
             job = _write(order, written, call, shipment)
             if followed is not None:
-                after.register(followed, context.store, job_id, None if context.backend.is_here else job)
-                after.check(followed, context.store)
+                after.follow(followed, context.store, job_id, None if context.backend.is_here else job)
         if (took := time.monotonic() - begun) > _SLOW_SECONDS:
             output.report(f"uploaded the order, {size_text(len(written))}, in {seconds_text(took)}")
         if targets:
