@@ -195,6 +195,12 @@ def _name(host: str | None) -> str | bytes:
     return host.encode("ascii") if host.isascii() else host
 
 
+def _wrapped(context: ssl.SSLContext, used: socket.socket, host: str | None) -> ssl.SSLSocket:
+    """Return a socket within TLS; a context that replaces Python's, as gevent's, takes a host as text only."""
+    name = _name(host) if type(context).__module__ == ssl.__name__ else host
+    return context.wrap_socket(used, server_hostname=name)
+
+
 def _poll(used: socket.socket, what: int, seconds: float) -> bool:
     """Wait until a socket can be read or written; select() takes no file number above 1023."""
     poll = select.poll()
@@ -332,8 +338,7 @@ class ConnectionPool:
         used = self._connect_to_proxy(seconds) if self._proxy else self._connect_directly(seconds)
         try:
             if self._parts.scheme == "https":
-                name = _name(self._server_name or self._parts.hostname)
-                used = self._context.wrap_socket(used, server_hostname=name)
+                used = _wrapped(self._context, used, self._server_name or self._parts.hostname)
         except BaseException:
             used.close()
             raise

@@ -264,6 +264,34 @@ def test_a_line_break_in_a_header_is_not_sent(start) -> None:
         pool.send("GET", "/", headers={"Authorization": "Bearer a\r\nX: y"}, timeouts=TIMEOUTS)
 
 
+class ContextOfGevent(ssl.SSLContext):
+    """Passes a host on as it is, as gevent's does; Python's own decodes bytes first."""
+
+    def wrap_socket(self, sock: socket.socket, *, server_hostname: str) -> ssl.SSLSocket:  # type: ignore[override]
+        assert isinstance(server_hostname, str)
+        return super().wrap_socket(sock, server_hostname=server_hostname)
+
+
+@pytest.mark.parametrize("kind", [ssl.SSLContext, ContextOfGevent])
+def test_a_server_with_tls_is_reached_from_a_program_under_gevent_as_well(start, tmp_path: Path, kind) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(pair.certificate, pair.key)
+
+    def serve(used: socket.socket) -> None:
+        with theirs.wrap_socket(used, server_side=True) as inner:
+            peer.head(inner)  # type: ignore[arg-type]
+            inner.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    ours = kind(ssl.PROTOCOL_TLS_CLIENT)
+    ours.load_verify_locations(str(authority.certificate))
+    peer, _ = start(serve)
+    _, pool = start(server=f"https://{peer.address}", context=ours)
+
+    assert ask(pool).read() == b"ok"
+
+
 # -------------------------------------------------------------------------------------------------------------- proxies
 
 
