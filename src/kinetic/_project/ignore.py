@@ -351,6 +351,7 @@ LIMIT_FILES = 1_000_000  # links that lead to each other can multiply without en
 _KEPT_APART = "kept apart: data, credentials, or kinetic's own"
 WARN_VARIABLE = "KINETIC_CONTEXT_SIZE_WARN_MB"
 _WARN_MB = 100.0
+_LARGE_SHARE = 0.05  # of the project: a smaller file is not why it is large
 _NAMED = 10  # names in one line
 
 
@@ -571,6 +572,8 @@ def _size_note(found: Scan, limit: float) -> str:
     import heapq  # only for this message
 
     largest = heapq.nlargest(5, found.all_files(), attrgetter("size"))
+    # Without the others, which may be scripts, the project would be as large.
+    largest = [file for file in largest if file.size >= _LARGE_SHARE * found.bytes] or largest
     files = ", ".join(f"{file.relative} ({size_text(file.size)})" for file in largest)
     lines = "\n".join(f"    {escaped(file.relative)}" for file in largest)
     return (

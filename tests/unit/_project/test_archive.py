@@ -476,6 +476,15 @@ def test_a_large_project_is_remarked_upon_with_lines_that_would_leave_the_larges
     assert after.files == len(FILES) + 2  # the sixth, and the ignore file
 
 
+def test_that_remark_leaves_the_small_files_of_a_project_with_one_large_file_alone(send, project):
+    fill(project, {"data.bin": "x" * 2_000_000, "train.py": "import model\n", "model.py": "size = 3\n"})
+
+    [note] = send(environ={"KINETIC_CONTEXT_SIZE_WARN_MB": "1.5"}).notes
+
+    assert "the largest: data.bin (2.0 MB). " in note
+    assert note.splitlines()[1:] == ["    /data.bin"]
+
+
 @pytest.mark.parametrize(("limit", "notes"), [("0", 0), ("-1", 0), ("many", 1), ("", 0)])
 def test_the_limit_of_that_remark_can_be_switched_off_and_a_wrong_one_is_named(send, limit, notes):
     assert len(send(environ={"KINETIC_CONTEXT_SIZE_WARN_MB": limit}).notes) == notes
