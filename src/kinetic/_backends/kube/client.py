@@ -19,7 +19,6 @@ from kinetic.errors import (
     BackendError,
     BackendUnavailableError,
     CapacityError,
-    CredentialsError,
     KineticError,
     LaunchError,
 )
@@ -251,15 +250,7 @@ class Client:
         message, about, namespace = response_message(reply.body), self.about, self.namespace
         thing = f"the {kind.name} {name}" if name else f"{kind.name}s"
         if reply.status == 401:
-            own = self.transport.access.shown_certificate()
-            renew = own.why_not_valid() if own else ""
-            return CredentialsError(
-                f"{about} rejected our credentials",
-                why=renew or message or "HTTP 401",
-                next="fetch the kubeconfig of the cluster anew, or renew the certificate (kubeadm certs renew)"
-                if renew
-                else "log in again: gcloud auth application-default login for GKE, or as your kubeconfig's user does",
-            )
+            return self.transport.access.rejected(message or "HTTP 401")
         if re.search(_ADMISSION, message):
             return LaunchError(
                 f"an admission rule of {about} rejected {thing}",

@@ -97,6 +97,18 @@ class Access:
         """Return the client's certificate that we show, or None."""
         return self.certificate or self.credential.certificate()
 
+    def rejected(self, why: str) -> CredentialsError:
+        """Return the error that the server does not accept our credentials."""
+        own = self.shown_certificate()
+        expired = own.why_not_valid() if own else ""
+        return CredentialsError(
+            f"{self.about} rejected our credentials",
+            why=expired or why,
+            next="fetch the kubeconfig of the cluster anew, or renew the certificate (kubeadm certs renew)"
+            if expired
+            else "log in again: gcloud auth application-default login for GKE, or as your kubeconfig's user does",
+        )
+
 
 # --------------------------------------------------------------------------------------------------------- connections
 
@@ -104,6 +116,8 @@ _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 _TIMEOUTS = Timeouts(_CONNECT_SECONDS, _READ_SECONDS)
 _AGENT = "kinetic"
+# What a server with mutual TLS, as before some clusters, answers to a certificate that is missing or not accepted.
+_CERTIFICATE_REFUSED = r"_ALERT_(?:\w*CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)"
 _FAILED_WEBHOOK = r'failed calling webhook \\*"([^"\\]+)'  # in the JSON of an answer
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
@@ -353,6 +367,10 @@ class Transport:
             except TransportError as error:
                 if self._has_moved(error, once):
                     continue
+                if re.search(_CERTIFICATE_REFUSED, str(error)):
+                    if self._reject(header, once):
+                        continue
+                    raise self.access.rejected(f"{self.access.server}: {error}") from error
                 if _is_untrusted(error):
                     own = "log in to the cluster again, or correct certificate-authority-data in the kubeconfig"
                     raise BackendUnavailableError(

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import shlex
+import socket
 import ssl
 import stat
 import sys
@@ -485,6 +486,41 @@ def test_a_certificate_that_is_rejected_since_it_has_expired_is_named(
 
     with Scripted(refused, refused) as server, pytest.raises(CredentialsError, match=why):
         who(read(config(tmp_path / "config", cluster={"server": server.url}, user=user)))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_that_demands_a_certificate_and_does_not_accept_ours_is_asked_only_twice(
+    tmp_path: Path, authority: Authority, version: ssl.TLSVersion
+) -> None:
+    pair, mine = authority.issue("server"), authority.issue("ann", days=(-400, -35))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = version
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    asked: list[object] = []
+    user = {"client-certificate": str(mine.certificate), "client-key": str(mine.key)}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    used, asker = listening.accept()
+                    asked.append(asker)
+                    with context.wrap_socket(used, server_side=True, do_handshake_on_connect=False) as tls:
+                        with contextlib.suppress(ssl.SSLError):
+                            tls.do_handshake()
+                        while socket.socket.recv(tls, 65536):  # a reset could be faster than what TLS said
+                            pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        server = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        cluster = {"server": server, "certificate-authority": str(authority.certificate)}
+        with pytest.raises(CredentialsError, match="dev rejected our credentials") as caught:
+            who(read(config(tmp_path / "config", cluster=cluster, user=user)))
+
+    assert caught.value.why.startswith("the client certificate expired on")
+    assert len(asked) <= 2
 
 
 def test_a_certificate_without_its_key_is_refused_instead_of_asking_without_it(
