@@ -461,8 +461,11 @@ def test_an_id_is_enough_for_a_job_that_was_sent_before_a_setting_named_another_
     newer = pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).job_id))")
     pair.run(f"print(json.dumps(kinetic.attach({job_id!r}).cleanup()))")
     removed = pair.project.kinetic("jobs", "status", job_id)
+    pair.run(f"print(json.dumps(kinetic.attach_batch({group_id!r}).cleanup()))")
+    removed_batch = pair.project.kinetic("batch", "status", group_id)
 
     assert f"{job_id} was removed" in removed.stderr
+    assert f"looked in file://{pair.home.parent}/other and file://{pair.home}/store;" in removed_batch.stderr
     assert f"jobs were also sent to file://{pair.store}" in listed.stderr
     assert (seen, collected) == ([job_id] * 2 + [group_id] * 3, "ran")
     assert _told(pair, "jobs", "status", "@last") == newer

@@ -331,6 +331,7 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
     look = _with_name if is_name else _with_id
     if (found := look(stores, word)) is not None:
         return found
+    looked_in = [*stores]
     for store, _ in environment.noted_stores(stores):
         try:
             found = look([store], word)
@@ -340,11 +341,12 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
             continue
         if found is not None:
             return found
+        looked_in.append(store)
     if not word:
         keys.check_group_id(word)
     raise BatchNotFoundError(
         f"no batch has the name {word!r}" if is_name else f"no batch {word} was found",
-        why=f"looked in {' and '.join(store.url for store in stores)}; "
+        why=f"looked in {' and '.join(store.url for store in looked_in)}; "
         "a batch that was cleaned up can no longer be attached",
         next="kinetic batch list",
     )
