@@ -462,6 +462,21 @@ def test_only_what_failed_is_tried_again_and_again_twice_in_a_row(batches: Any) 
     assert batches.numbers("begins") == [0, 1, 1, 1, 2, 3, 3]
 
 
+def test_a_failed_attempt_that_was_removed_stays_removed_when_its_input_is_tried_again(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=1)], retries=0)
+        batch.wait()
+        failed = batch.jobs[1]
+        failed.cleanup()
+        tell([failed.job_id, batch.retry_failed().results(cleanup=False)])
+        """
+    )
+
+    assert found[1] == [0, 10]
+    assert not (batches.store / found[0]).exists()
+
+
 def test_after_failing_fast_what_failed_is_tried_again_and_nothing_else(batches: Any) -> None:
     group = batches.run(
         """

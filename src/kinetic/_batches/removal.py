@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kinetic._batches import state
 from kinetic._batches.state import REMOVED
 from kinetic._batches.tracker import BatchTracker, record_of
-from kinetic._jobs import cancellation, collect, notifications
+from kinetic._jobs import cancellation, collect, locate, notifications
 from kinetic._jobs.handle import seen_if_ended
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
@@ -90,8 +90,8 @@ def run_all(store: Store, tasks: Iterable[Callable[[], object]]) -> None:
 
 
 def close_attempt(job: JobRecord, store: Store) -> None:
-    """Create the verdict of an attempt that has none and is to be followed by another one."""
-    if store.size(keys.result(job.job_id)) is None:
+    """Create the verdict of an attempt that has none, was not removed, and is to be followed by another one."""
+    if store.size(keys.result(job.job_id)) is None and locate.read_page(store, job.job_id) is None:
         why = "its process was lost; another attempt took its place"
         cancellation.seal_outcome_of(job, store, cancellation.outcome_of(job, FAILED, "lost", message=why))
 
