@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
@@ -199,7 +198,7 @@ def import_(file: IO[str]) -> None:
     from kinetic._config import home
     from kinetic._config import target as settings
 
-    if file is sys.stdin and sys.stdin.isatty():
+    if file.isatty():  # click may wrap standard input, so the file need not be sys.stdin
         click.echo("Paste the key and press Return, then Ctrl-D:", err=True)
     try:
         key_id = home.add_key(settings.ensure_home(os.environ), file.read())

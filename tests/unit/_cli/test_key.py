@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +22,23 @@ def test_a_key_goes_from_one_home_to_another(tmp_path, kinetic, monkeypatch) -> 
     assert imported.exit_code == 0
     assert key_id in imported.stderr
     assert config_home.find_key(tmp_path / "other", key_id) == bytes.fromhex(exported.stdout)
+
+
+def test_at_a_terminal_the_import_says_what_to_type(tmp_path, home) -> None:
+    typing, terminal = os.openpty()
+    environment = {**os.environ, "KINETIC_HOME": str(home)}
+    try:
+        os.write(typing, b"ab" * 32 + b"\n\x04")  # Return and Ctrl-D
+        command = [sys.executable, "-m", "kinetic", "key", "import"]
+        done = subprocess.run(
+            command, stdin=terminal, capture_output=True, env=environment, cwd=tmp_path, text=True, check=False
+        )
+    finally:
+        os.close(typing)
+        os.close(terminal)
+
+    assert done.stderr.splitlines()[0] == "Paste the key and press Return, then Ctrl-D:"
+    assert done.stderr.splitlines()[1] == f"imported the key {config_home.list_ids(home)[0]}"
 
 
 def test_a_key_can_be_read_from_a_file(tmp_path, kinetic) -> None:
