@@ -170,17 +170,38 @@ def _orders(store: Store) -> Iterator[str]:
 
 
 def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
-    """Remove what jobs that ended long ago were sent: a verdict is final, so they will not run again."""
+    """Remove what jobs that ended long ago were sent: a verdict is final, so they will not run again.
+
+    And what killed submissions and removals of batches left: without a record or a manifest no command finds it.
+    """
     gone, freed = 0, 0
+    unnamed: list[tuple[str, str, list[Entry]]] = []
     for job_id in filter(keys.is_made, store.folders("")):
         entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
         verdict = entries.get(keys.result(job_id))
+        if verdict is None and keys.record(job_id) not in entries:
+            unnamed.append((keys.job(job_id), keys.record(job_id), [*entries.values()]))
         if verdict is None or now - verdict.modified <= retention_seconds("jobs"):
             continue
         for key in (keys.function(job_id), keys.arguments(job_id)):
             if key in entries:
                 store.delete(key)
                 gone, freed = gone + 1, freed + entries[key].size
+    unnamed += (
+        (keys.group(group_id), manifest, list(store.entries(keys.group(group_id))))
+        for group_id in filter(keys.is_group_id, list(store.folders(keys.GROUPS)))
+        if store.size(manifest := keys.group_manifest(group_id)) is None
+    )
+
+    def old(now: float) -> list[tuple[str, str, list[Entry]]]:
+        limit = now - retention_seconds("jobs")
+        return [each for each in unnamed if each[2] and all(entry.modified < limit for entry in each[2])]
+
+    unnamed = old(now)
+    for prefix, named_by, left in old(now_in(store, now)) if unnamed else ():
+        if store.size(named_by) is None:  # else it was submitted since we listed it
+            store.delete(prefix)
+            gone, freed = gone + len(left), freed + sum(entry.size for entry in left)
     return gone, freed
 
 

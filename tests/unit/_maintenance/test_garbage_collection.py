@@ -23,6 +23,7 @@ from kinetic._wire.order import Artifact, DataRef, Order
 
 DAY = 24 * 3600.0
 JOB = "cpu-train-20261120-143000-1a2b3c4"
+GROUP, OTHER_GROUP = "grp-1a2b3c4d", "grp-5e6f7081"
 NOW = time.time()
 NOTHING = garbage_collection.Removed()
 
@@ -162,10 +163,40 @@ def test_what_a_job_was_sent_goes_seven_days_after_it_ended_and_its_result_stays
 
 
 def test_what_a_job_was_sent_stays_while_it_has_no_verdict(store, home, runtime) -> None:
-    store.put(keys.arguments(JOB), b"x")
-    aged(store.root / keys.arguments(JOB), 400)
+    for key in (keys.arguments(JOB), keys.record(JOB)):
+        store.put(key, b"x")
+        aged(store.root / key, 400)
 
     assert sweep(store, home, runtime) == NOTHING
+
+
+@pytest.mark.parametrize(("days", "goes"), [(7.1, True), (6.9, False)])
+def test_what_killed_submissions_left_goes_after_seven_days_and_no_job_or_batch(
+    days, goes, store, home, runtime
+) -> None:
+    left = [keys.arguments(JOB), keys.order(JOB), keys.group_clock(GROUP), keys.group_inputs(GROUP, 0)]
+    being_sent = [keys.arguments(f"{JOB}aaaaaa"), keys.order(f"{JOB}aaaaaa")]
+    kept = [keys.arguments(f"{JOB}bbbbbb"), keys.record(f"{JOB}bbbbbb"), keys.result(f"{JOB}cccccc")]
+    kept += [keys.group_inputs(OTHER_GROUP, 0), keys.group_manifest(OTHER_GROUP)]
+    for key in (*left, *being_sent, *kept):
+        store.put(key, b"x" * 50)
+        aged(store.root / key, days)
+    aged(store.root / being_sent[1], 1)
+
+    swept = sweep(store, home, runtime)
+
+    assert [(store.root / key).exists() for key in left] == [not goes] * 4
+    assert [(store.root / key).exists() for key in (*being_sent, *kept)] == [True] * 7
+    assert swept == (garbage_collection.Removed(payloads=4, size_bytes=200) if goes else NOTHING)
+
+
+def test_a_clock_of_this_machine_that_is_wrong_removes_no_submission_to_a_bucket(home, runtime) -> None:
+    bucket = open_store("memory://submissions")
+    bucket.put(keys.group_inputs(GROUP, 0), b"x" * 10)
+
+    garbage_collection.collect(bucket, home, runtime, now=time.time() + 400 * DAY)
+
+    assert bucket.get(keys.group_inputs(GROUP, 0)) == b"x" * 10
 
 
 # ------------------------------------------------------------------------------------------------- cache and history
