@@ -207,6 +207,29 @@ def test_a_program_that_has_python_inside_submits_jobs_to_the_python_of_its_envi
     assert value == f"{sys.prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}\n"
 
 
+def test_jobs_of_a_program_whose_python_a_profiler_replaced_by_a_script_run_without_it(project, tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nMEASURED=1 exec {sys.executable} "$@"\n')  # as Scalene's
+    script.chmod(0o700)
+
+    value = project.out(
+        f"""
+        import os, sys
+        sys.executable = {str(script)!r}
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def measured():
+            with open(f"/proc/{{os.getppid()}}/environ") as file:
+                return "MEASURED=" in file.read()
+
+        print(measured())
+        """
+    )
+
+    assert value == "False\n"
+
+
 def test_a_batch_of_a_program_that_has_python_inside_is_resumed_by_a_python(project) -> None:
     group = project.out(
         """

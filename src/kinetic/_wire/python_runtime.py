@@ -188,11 +188,20 @@ def is_overlay() -> bool:
 def own_python() -> str:
     """Return the interpreter of this process.
 
-    A program that has Python inside, as uWSGI, is none: it has the one of its environment beside it.
+    A program that has Python inside, as uWSGI, is none: it has the one of its environment beside it. Neither is a
+    script in its place, as Scalene's, with which each Python that is started is measured.
     """
     beside = f"{sys.exec_prefix}/bin/python{python_minor()}"
     is_python = re.match("python|pypy|graalpy", os.path.basename(sys.executable or ""), re.IGNORECASE)
-    return sys.executable if is_python or not os.path.exists(beside) else beside
+    return sys.executable if (is_python and not _is_script(sys.executable)) or not os.path.exists(beside) else beside
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def python_version() -> str:
