@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ def file_of(environ: Mapping[str, str]) -> Path | None:
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:
         return Path(named)
-    folder = Path(environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud")
-    written = folder / "application_default_credentials.json"
-    return written if written.is_file() else None
+    folder = Path(environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config/gcloud")
+    file = folder / "application_default_credentials.json"
+    return file if os.path.isfile(file) else None  # ``su`` may leave a folder that only its user may enter
 
 
 def kind_of(environ: Mapping[str, str]) -> str:

@@ -386,10 +386,10 @@ def _way_to(written_for: str, found_in: str, at: str) -> str:
     import shlex  # on the way to an error
 
     old, new = (Path(url.removeprefix("file://")) for url in (written_for, found_in))
-    if not written_for.startswith("file:///") or not found_in.startswith("file:///") or (old / at).exists():
+    if not written_for.startswith("file:///") or not found_in.startswith("file:///") or os.path.exists(old / at):
         return f"KINETIC_STORE={shlex.quote(plain(written_for))} kinetic jobs list"
-    has_old = old.exists()
-    if new.parent == home() and new.name == old.name and not old.parent.exists():
+    has_old = os.path.exists(old)
+    if new.parent == home() and new.name == old.name and not os.path.exists(old.parent):
         old, new = old.parent, new.parent  # with the runtime folder in it, which queued jobs name
     above, old_, new_, aside = (shlex.quote(plain(str(path))) for path in (old.parent, old, new, f"{old}.before"))
     if has_old:

@@ -101,8 +101,8 @@ def _google_sources() -> str:
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     file = Path.home() / _GOOGLE_FILE
     return (
-        f"GOOGLE_APPLICATION_CREDENTIALS ({named or 'not set'}), {file} ({'there' if file.exists() else 'missing'}), "
-        "the metadata server of Google's machines"
+        f"GOOGLE_APPLICATION_CREDENTIALS ({named or 'not set'}), {file} "
+        f"({'there' if os.path.exists(file) else 'missing'}), the metadata server of Google's machines"
     )
 
 

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import other_user
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from servers.scripted import Scripted, page
 
+from kinetic._google import default_credentials
 from kinetic._google import login as google_login
 from kinetic._google.login import Tokens
+from kinetic._stores import credentials
+from kinetic._stores.protocol import parse_address
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
 if TYPE_CHECKING:
@@ -52,6 +56,18 @@ def login(tmp_path: Path, private_key: str) -> Callable[..., dict[str, str]]:
         return {"CLOUDSDK_CONFIG": str(tmp_path)}
 
     return write
+
+
+def test_a_folder_of_google_that_only_another_user_may_enter_has_no_login(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    monkeypatch.setenv("HOME", str(tmp_path / "closed"))
+
+    with other_user.without_rights():
+        found = default_credentials.file_of({"CLOUDSDK_CONFIG": str(tmp_path / "closed")})
+        looked_for = credentials.of_cloud(parse_address("gs://bucket")).sources()
+
+    assert found is None
+    assert "application_default_credentials.json (missing)" in looked_for
 
 
 def test_a_key_becomes_a_token_that_is_used_until_it_ends(login) -> None:

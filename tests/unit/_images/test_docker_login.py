@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+import other_user
 import pytest
 
 from kinetic._images.container_registry import Login
@@ -109,15 +109,9 @@ def test_a_login_of_podman_for_a_part_of_a_registry_counts_there(environ, config
 
 def test_a_folder_that_only_another_user_may_enter_has_no_login(environ, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0)
-    is_root = os.geteuid() == 0
 
-    try:
-        if is_root:
-            os.seteuid(65534)
+    with other_user.without_rights():
         found = find_login("r.example.com", None, environ)
-    finally:
-        if is_root:
-            os.seteuid(0)
 
     assert found == Login()
 

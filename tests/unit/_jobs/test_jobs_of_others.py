@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import other_user
 import pytest
 
 from kinetic._config import home as config_home
@@ -121,3 +122,12 @@ def test_a_page_that_its_owner_wrote_anew_is_read_again(team: Team) -> None:
     team.listed()
 
     assert team.read == [forged]
+
+
+def test_a_record_of_a_home_that_only_another_user_may_enter_is_explained(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+
+    with other_user.without_rights():
+        advice = locate._way_to(f"file://{tmp_path}/closed/.kinetic/store", "file:///home/ada/store", "cpu-f-1")
+
+    assert advice.startswith("if it was moved here: ")

@@ -418,7 +418,7 @@ def _expiration(status: JsonObject) -> float:
 def context_access(name: str, environ: Mapping[str, str]) -> Access:
     """Return the access that a context describes; "" names the current one."""
     files = kubeconfig.files(environ)
-    pages = [(path, kubeconfig.read(path)) for path in files if path.is_file()]
+    pages = [(path, kubeconfig.read(path)) for path in files if os.path.isfile(path)]
     where = ", ".join(map(str, files))
     if not pages:
         raise SettingsError(

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import other_user
 import pytest
 import yaml
 from cluster.certificates import Authority
@@ -143,6 +144,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> No
 
     with pytest.raises(SettingsError, match="config"):
         read(path)
+
+
+def test_a_file_in_a_folder_that_only_another_user_may_enter_counts_as_missing(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+
+    with other_user.without_rights(), pytest.raises(SettingsError, match="there is no kubeconfig"):
+        read(tmp_path / "closed" / "config")
 
 
 def test_no_file_at_all_is_said(tmp_path: Path) -> None:
