@@ -221,6 +221,7 @@ class LazyGroup(click.Group):
         same = [each for each in known if each[0] == name[:1].lower()]  # "kill" is no typo of "skill"
         if meant is not None and not get_close_matches(name.lower(), same, 1, _TYPO):
             best, line = meant
+            best = f"kinetic {best}" if best == name else best  # of another group
         else:
             near = [] if name == "help" else get_close_matches(name.lower(), known, 1)  # it is near to "shell"
             best = self._aliases.get(near[0], near[0]) if near else ""

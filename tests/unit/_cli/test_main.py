@@ -153,6 +153,13 @@ def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
     assert f"did you mean {command!r}?" in told.stderr
 
 
+def test_a_command_of_kinetic_that_is_typed_behind_a_group_is_named_with_its_place(kinetic) -> None:
+    told = kinetic("jobs", "top")
+
+    assert told.stderr.splitlines()[0] == "error: there is no command 'top'; did you mean 'kinetic top'? [usage]"
+    assert told.stderr.splitlines()[-1] == "next:  kinetic top"
+
+
 @pytest.mark.parametrize("group", ["jobs", "batch", "cache", "image", "key", "pool", "profile", "warm"])
 def test_ls_is_list_in_every_group(group, kinetic) -> None:
     assert kinetic(group, "ls", "-h").output == kinetic(group, "list", "-h").output
