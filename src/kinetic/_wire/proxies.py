@@ -24,7 +24,10 @@ def proxy_for(url: str) -> str:
     """Return the address of the proxy for a URL, as ``http://host:3128``; "" for none."""
     parts, proxies = urllib.parse.urlsplit(url), urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all") or "", parts.hostname or ""
-    if not found or urllib.request.proxy_bypass(host) or _is_in_networks(host, proxies.get("no", "")):
+    with_port = f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"  # as NO_PROXY may have it
+    if not found or any(map(urllib.request.proxy_bypass, (host, with_port))):
+        return ""
+    if _is_in_networks(host, proxies.get("no", "")):
         return ""
     return found if "://" in found else f"http://{found}"
 
