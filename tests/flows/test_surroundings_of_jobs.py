@@ -277,3 +277,30 @@ def test_what_a_process_has_one_of_is_the_jobs_own_however_a_script_has_imported
     )
 
     assert last_json(out) == ["1", False, 2, 2]
+
+
+def test_each_job_has_a_python_of_its_own_where_grpc_is_used_as_soon_as_one_starts(
+    project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = tmp_path / "hooks"  # as of `opentelemetry-instrument`
+    (hooks / "grpc" / "_cython").mkdir(parents=True)
+    (hooks / "grpc" / "_cython" / "cygrpc.py").write_text("import os\nused_in = os.getpid()\n")
+    (hooks / "sitecustomize.py").write_text("import grpc._cython.cygrpc\n")
+    monkeypatch.setenv("PYTHONPATH", str(hooks))
+
+    out = project.out(
+        """
+        import json
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def works(number):
+            import os
+            from grpc._cython import cygrpc
+            return cygrpc.used_in == os.getpid()  # not in a fork
+
+        print(json.dumps([works(1), works(2), *works.run_async_map([1, 2]).results()]))
+        """
+    )
+
+    assert last_json(out) == [True, True, True, True]

@@ -26,6 +26,7 @@ WORKER_SCRIPT = "worker.py"  # in the folder of the runner
 SPARE = "kinetic-spare"  # what `top` shows of a worker that has no task yet: at most 15 bytes
 
 _CLOUD_CLIENT = "kinetic._stores.obstore_client"  # starts threads with its first request, and none when imported
+_GRPC = "grpc._cython.cygrpc"  # does not work in a fork; `opentelemetry-instrument` uses it in each Python that starts
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
 _LENGTH_BYTES = 8  # of a task that a worker receives
 
@@ -170,9 +171,9 @@ def _fork(
 
 
 def needs_own_interpreter() -> bool:
-    """Return whether this process has used a store in the cloud, and with it threads that a forked child has not."""
+    """Return whether this process has used a store in the cloud or gRPC, and so threads that a forked child has not."""
     client = sys.modules.get(_CLOUD_CLIENT)
-    return client is not None and client.was_used()
+    return (client is not None and client.was_used()) or _GRPC in sys.modules
 
 
 def exec_worker(task: Task, report: int) -> NoReturn:
