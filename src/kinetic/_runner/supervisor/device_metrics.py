@@ -27,6 +27,7 @@ NVML = ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")
 TPU_PORT = 8431
 _SECONDS = 2.0  # between two readings
 _TIMEOUT = 2.0
+_READING = "kinetic-gpus"  # a thread
 
 
 class Source(Protocol):
@@ -93,6 +94,8 @@ def used_bytes(gpus: Sequence[str], seconds: float = 1.0) -> dict[str, int]:
     A driver without a persistent daemon takes seconds until it has opened a GPU that no program has open.
     """
     found: dict[str, int] = {}
+    if any(thread.name == _READING for thread in threading.enumerate()):
+        return found  # the driver hangs since the last time
 
     def read() -> None:
         with contextlib.suppress(OSError):
@@ -102,7 +105,7 @@ def used_bytes(gpus: Sequence[str], seconds: float = 1.0) -> dict[str, int]:
             finally:
                 library.close()
 
-    thread = threading.Thread(target=read, name="kinetic-gpus", daemon=True)
+    thread = threading.Thread(target=read, name=_READING, daemon=True)
     thread.start()
     thread.join(seconds)
     return {} if thread.is_alive() else found

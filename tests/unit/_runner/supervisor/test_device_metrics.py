@@ -99,7 +99,8 @@ def test_how_much_memory_programs_use_is_told_where_the_driver_says_it_soon(
     environ: dict[str, str], seconds: float, told: dict[str, int], library: str
 ) -> None:
     read = f"device_metrics.used_bytes(['1', '0'], {seconds})"
-    code = f"from kinetic._runner.supervisor import device_metrics; print({read})"
+    code = f"import threading; from kinetic._runner.supervisor import device_metrics; {read}; print({read})"
+    code += "; assert threading.active_count() <= 2"  # one that hangs is not asked again
     environ = {**os.environ, **environ, "LD_LIBRARY_PATH": str(Path(library).parent)}
 
     said = subprocess.run([sys.executable, "-c", code], env=environ, stdout=-1, text=True, check=True, timeout=50)
