@@ -78,7 +78,8 @@ class GpuLocks:
     def take(self, devices: Iterable[str]) -> bool:
         """Take the locks of these devices and keep no others; False, and none, if another process has one of them."""
         self.release()
-        for device in devices if self._folder else ():
+        by_file = {file_name(device): device for device in devices if self._folder}  # one may be named in two ways
+        for device in by_file.values():
             descriptor = self._open(device, os.O_RDWR)
             if descriptor is None:
                 continue

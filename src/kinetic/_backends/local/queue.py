@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kinetic._backends.local.gpu_locks import GpuLocks
     from kinetic._backends.local.limits import Limits
 
+_TRIES, _PAUSE_SECONDS = 100, 0.001  # to take the locks of GPUs that were free a moment ago
 VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
 
 
@@ -331,17 +332,24 @@ class Queue(QueueConnection):
         is_known = False
         while True:
             with self.change(forced=False) as db:
-                while True:
-                    row = next((row for row in self._startable(db) if row.template_id == template_id), None)
-                    may_choose = row is not None and 0 < row.gpus < len(row.limits.gpus) and not is_known
-                    if may_choose or row is None or not row.devices:
-                        break
-                    if self.gpu_locks().take(split_devices(row.devices)):
-                        break
-                if row is None or not may_choose:
-                    return self._claimed(db, row, supervisor, template_id)
+                row = self._next(db, template_id)
+                if row is None or is_known or not 0 < row.gpus < len(row.limits.gpus):
+                    return self._claimed(db, self._with_locks(db, row), supervisor, template_id)
             self._used_gpus.update(_used_gpus(row.limits.gpus))  # the driver may take its time: others submit meanwhile
             is_known = True
+
+    def _next(self, db: sqlite3.Connection, template_id: str) -> JobRow | None:
+        return next((row for row in self._startable(db) if row.template_id == template_id), None)
+
+    def _with_locks(self, db: sqlite3.Connection, row: JobRow | None) -> JobRow | None:
+        """Return a job with the locks of its GPUs; of others, if other users have these by now; None without any."""
+        for _ in range(_TRIES):
+            if row is None or not row.devices or self.gpu_locks().take(split_devices(row.devices)):
+                return row
+            time.sleep(_PAUSE_SECONDS)  # another process has it, or looks at it just now
+            template_id, row = row.template_id, self._next(db, row.template_id)
+        self._blocked.add(template_id)  # a process that looked at a lock was stopped before it let it go
+        return None
 
     @staticmethod
     def _claimed(db: sqlite3.Connection, row: JobRow | None, supervisor: str, template_id: str) -> JobRow | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sqlite3
@@ -151,6 +152,28 @@ def test_what_waits_for_a_gpu_of_another_user_has_a_supervisor_also_beside_jobs_
         assert queue.plan("", 2) == ([], [])
         theirs.release()
         assert claimed(queue, start[0][0]) == "on-gpu"
+
+
+def test_a_lock_that_another_process_only_looks_at_without_end_holds_up_no_queue(tmp_path):
+    environ, one = {"KINETIC_GPU_LOCKS": str(tmp_path / "locks")}, Limits(1, ("0",))
+    assert GpuLocks(environ["KINETIC_GPU_LOCKS"]).are_elsewhere(["0"]) == set()
+    (file,) = (tmp_path / "locks").iterdir()
+    with closing(Queue(tmp_path / "queue.db", environ)) as queue, file.open() as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_SH)
+        add(queue, "a", gpus=1, limits=one)
+
+        assert claimed(queue, "one") is None
+        assert queue.waits_for_others("earth")
+
+        fcntl.flock(stopped, fcntl.LOCK_UN)
+        assert claimed(queue, "one") == "a"
+
+
+def test_a_gpu_that_is_named_in_two_ways_is_taken_once(tmp_path):
+    locks = GpuLocks(str(tmp_path / "locks"))
+
+    assert locks.take(["MIG/1", "MIG_1"])
+    assert locks.take(["MIG/1"])
 
 
 def test_a_supervisor_with_libraries_looks_each_minute_for_a_gpu_of_another_user(tmp_path):
