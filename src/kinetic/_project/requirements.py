@@ -288,7 +288,7 @@ def as_uv_reads(found: Sequence[Entry], source: Path) -> tuple[list[Entry], dict
             why = f"uv, which installs for jobs, takes only --hash behind a requirement, and not {option[0]}"
             reject(entry, source, why, "remove it, or write config-settings-package into [tool.uv] of a pyproject.toml")
         if why := _why_unfit(text):
-            reject(entry, source, why, "name the wheel for this Python, or use the Python that it is for")
+            reject(entry, source, why, "name the address of one for this Python, or use the Python that it is for")
         if match := re.match(_REMOTE_EDITABLE, text):  # uv refuses it, and a job has nothing to edit
             line = re.sub(_NAMED_BEHIND, r"\g<name> @ \g<address>#\g<more>", text[match.end() :]).rstrip("#")
             kept.append(entry._replace(text=line))
@@ -307,7 +307,10 @@ def _why_unfit(text: str) -> str:
 
     requirement = parsed(text)
     address = requirement.url if requirement else text.split(maxsplit=1)[0]
-    name = unquote(urlsplit(address or "").path.rpartition("/")[2])
+    try:
+        name = unquote(urlsplit(address or "").path.rpartition("/")[2])
+    except ValueError as error:
+        return f"its address is not valid: {error}"
     is_meant = requirement is None or not requirement.marker or local_wheels.is_meant(str(requirement.marker))
     has_tags = re.fullmatch(_NAME_OF_WHEEL, name)
     return local_wheels.why_unfit(Path(name)) if has_tags and is_meant else ""

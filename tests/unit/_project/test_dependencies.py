@@ -1925,3 +1925,12 @@ def test_lines_that_what_is_installed_satisfies_are_known_by_names_and_versions(
     known += [f"{SETTING}tool.uv.index = []"]
 
     assert requirements.not_satisfied(lines, known, installed) == left
+
+
+def test_an_address_of_a_wheel_that_is_not_valid_is_refused_with_its_line(tree):
+    file = tree.write("requirements.txt", "numpy\nx @ https://[h.example/x-1-cp311-cp311-linux_x86_64.whl\n")
+
+    what, why, _ = refused(tree.find)
+
+    assert what.startswith(f"{file}, line 2 cannot be installed in a job: x @ https://[h.example/")
+    assert why.startswith("why:   its address is not valid: ")
