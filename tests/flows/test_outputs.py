@@ -266,6 +266,18 @@ def test_the_newest_job_counts_though_it_was_collected(project, write, kinetic):
     assert "new.txt" in kinetic("outputs", "ls", "@last").out  # though an id knows the second only
 
 
+def test_a_link_to_a_folder_alone_is_named_and_no_files_are_called_missing(project, write, kinetic):
+    job = write("plots/a.txt")
+    (Path(json.loads(kinetic("outputs", "ls", job, "--json").out)["output_dir"]) / "latest").symlink_to("plots")
+
+    listed, copied = kinetic("outputs", "ls", job, "latest"), kinetic("outputs", "get", job, "latest")
+
+    assert (listed.code, copied.code) == (0, 1)
+    assert "latest" in listed.err
+    assert "has not written any files" not in listed.err + copied.err
+    assert f"next:  kinetic outputs ls {job} --recursive" in copied.err
+
+
 def test_each_mistake_has_its_answer(project, write, kinetic, tmp_path):
     job, empty = write("model.bin"), write()
     (tmp_path / "here").mkdir()

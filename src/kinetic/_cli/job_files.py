@@ -113,7 +113,7 @@ def ls(location: OutputLocation, path: str, recursive: bool, as_json: bool) -> N
         output_format.print_table(OUTPUT_COLUMNS, list(zip(sizes, counts, ages, paths, strict=True)))
     summary = (
         f"{count_text(count, 'file')}, {size_text(size)}, in {location.address}"
-        if rows
+        if rows or found.others
         else job_outputs.no_files_text(location)
     )
     click.echo(output_format.plain(summary), err=True)

@@ -218,6 +218,12 @@ class Copy:
     def of(cls, place: OutputLocation, path: str, to: str | os.PathLike[str] | None, *, force: bool = False) -> Copy:
         """Prepare a copy of what a job wrote at and below a path, to ``outputs/JOB_ID`` if no folder is named."""
         found = find_files(place, path)
+        if found.others and not found.files:
+            raise DataMissingError(
+                f"{place.job_id} has nothing to copy there: {names_text(found.others, _MANY)}",
+                why="it is not a file, as a link to a folder, or has control characters in its name",
+                next=f"kinetic outputs ls {place.job_id} --recursive",
+            )
         if not found.files:
             why = f"looked in {place.address}"
             raise DataMissingError(no_files_text(place), why=why, next="kinetic jobs list --all")

@@ -399,6 +399,16 @@ def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_pa
     assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
 
 
+def test_a_link_to_a_folder_is_said_to_be_one_and_not_that_there_are_no_files(folder, tmp_path):
+    (folder / "latest").symlink_to("plots")
+
+    with pytest.raises(DataMissingError, match="nothing to copy there: latest") as refused:
+        outputs.Copy.of(place(folder), "latest", tmp_path / "here")
+
+    assert "a link to a folder" in str(refused.value.why)
+    assert refused.value.next == "kinetic outputs ls cpu-f-1 --recursive"
+
+
 def test_links_out_of_the_outputs_are_named_and_never_read(folder, tmp_path):
     (tmp_path / "secret").write_text("theirs")
     (folder / "key").symlink_to(tmp_path / "secret")
