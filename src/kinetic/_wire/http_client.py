@@ -245,8 +245,6 @@ class HttpClient:
         if scheme != "https":
             return self._patient(http.client.HTTPConnection(netloc, timeout=self._connect_seconds))
         proxy = proxies.proxy_for(f"https://{netloc}")
-        if proxy.startswith("socks"):
-            raise OSError("SOCKS proxies are not supported, only HTTP proxies")
         made = http.client.HTTPSConnection(netloc, timeout=self._connect_seconds, context=_tls())
         if proxy:
             made.connect = functools.partial(_connect_through, proxy, made)  # type: ignore[method-assign]  # as below

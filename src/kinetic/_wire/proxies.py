@@ -16,6 +16,11 @@ from functools import partial
 
 from kinetic._wire import python_runtime
 
+KINDS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}  # with the port where none is named
+_SOCKS = 5
+_WITH_LOGIN = 2
+_ADDRESS_BYTES = {1: 4, 4: 16}
+_SOCKS_ERRORS = {2: "not allowed", 3: "no network", 4: "not reachable", 5: "connection refused", 6: "no answer"}
 _BLOCK = 1 << 16
 _PASS_SECONDS = 60.0  # for what a proxy takes at once
 
@@ -51,10 +56,17 @@ def login(proxy: str) -> dict[str, str]:
 
 
 def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] = ()) -> socket.socket:
-    """Connect to a proxy, with TLS where its address begins with ``https://``."""
+    """Connect to a proxy, with TLS where its address begins with ``https://``.
+
+    Raises:
+        OSError: It does not answer, its certificate is not trusted, or it is of another kind than ``KINDS``.
+    """
     parts = urllib.parse.urlsplit(proxy)
+    if parts.scheme not in KINDS:
+        known = ", ".join(f"{kind}://" for kind in KINDS)
+        raise OSError(f"a proxy whose address begins with {parts.scheme}:// is not supported, only {known}")
     host, is_tls = parts.hostname or "", parts.scheme == "https"
-    used = socket.create_connection((host, parts.port or (443 if is_tls else 80)), seconds)
+    used = socket.create_connection((host, parts.port or KINDS[parts.scheme]), seconds)
     try:
         for option in (*options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
             used.setsockopt(*option)
@@ -74,6 +86,9 @@ def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] 
 
 def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
     """Have a proxy connect to a server; what follows is between the server and us."""
+    if is_socks(proxy):
+        _open_socks_tunnel(used, proxy, host, port)
+        return
     target = f"{f'[{host}]' if ':' in host else host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *map(": ".join, login(proxy).items()), "", ""]
     used.sendall("\r\n".join(lines).encode())
@@ -81,6 +96,47 @@ def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
         answer.begin()
         if not 200 <= answer.status < 300:
             raise OSError(f"the proxy {urllib.parse.urlsplit(proxy).hostname} answered with HTTP {answer.status}")
+
+
+def is_socks(proxy: str) -> bool:
+    """Return whether a proxy has a tunnel for each server, also for one without TLS."""
+    return proxy.startswith("socks")
+
+
+def _open_socks_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
+    """Do the same with SOCKS version 5, RFC 1928 and 1929; the proxy looks up the name, as for programs in Go."""
+    parts = urllib.parse.urlsplit(proxy)
+    user, password = (urllib.parse.unquote(each or "").encode() for each in (parts.username, parts.password))
+    used.sendall(b"\5\2\0\2" if user else b"\5\1\0")  # without a login, or with one
+    version, method = _read_exactly(used, 2)
+    if version != _SOCKS:
+        raise OSError(f"the proxy {parts.hostname} does not speak SOCKS version 5")
+    if method == _WITH_LOGIN and user:
+        used.sendall(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
+        method = _read_exactly(used, 2)[1]
+    if method:
+        raise OSError(f"the proxy {parts.hostname} demands {'another' if user else 'a'} login")
+    try:
+        address = ipaddress.ip_address(host)
+        named = (b"\1" if address.version == 4 else b"\4") + address.packed
+    except ValueError:
+        name = host.encode("idna")
+        named = b"\3" + bytes([len(name)]) + name
+    used.sendall(b"\5\1\0" + named + port.to_bytes(2, "big"))
+    _, status, _, kind = _read_exactly(used, 4)
+    if status:
+        raise OSError(f"the proxy {parts.hostname} does not connect to {host}: {_SOCKS_ERRORS.get(status, status)}")
+    length = _ADDRESS_BYTES.get(kind) or _read_exactly(used, 1)[0]
+    _read_exactly(used, length + 2)  # from where it connects, which is of no use here
+
+
+def _read_exactly(used: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (piece := used.recv(size - len(data))):
+            raise OSError("the proxy closed the connection")
+        data += piece
+    return data
 
 
 def _through_tls(outer: ssl.SSLSocket) -> socket.socket:

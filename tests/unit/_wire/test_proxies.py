@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from kinetic._backends.kube import transport
 from kinetic._wire import proxies
 from kinetic._wire.http_client import HttpClient
 
@@ -47,7 +48,11 @@ def test_the_proxy_for_an_address_is_the_one_that_other_programs_take(
 
 
 def test_a_proxy_of_another_kind_is_named_instead_of_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1080")
+    monkeypatch.setenv("ALL_PROXY", "socks4://127.0.0.1:1080")
 
-    with pytest.raises(OSError, match=r"^SOCKS proxies are not supported, only HTTP proxies$"):
+    with pytest.raises(OSError, match=r"^a proxy whose address begins with socks4:// is not supported, only http"):
         HttpClient().send("GET", "https://registry.example.com/v2/")
+
+
+def test_the_client_of_clusters_takes_the_same_kinds_of_proxies() -> None:
+    assert set(proxies.KINDS) == transport._PROXIES

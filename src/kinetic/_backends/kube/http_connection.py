@@ -263,8 +263,9 @@ class ConnectionPool:
         if self._proxy and self._parts.scheme == "http":
             from kinetic._wire import proxies  # as in transport
 
-            target = f"http://{sent['Host']}{target}"
-            sent |= proxies.login(self._proxy)
+            if not proxies.is_socks(self._proxy):
+                target = f"http://{sent['Host']}{target}"
+                sent |= proxies.login(self._proxy)
         connection = self._connected(timeouts)
         try:
             with _translated():
@@ -356,8 +357,9 @@ class ConnectionPool:
 
         used = proxies.connect(self._proxy, seconds, self._options)
         try:
-            if self._parts.scheme == "https":
-                proxies.open_tunnel(used, self._proxy, self._parts.hostname or "", self._parts.port or 443)
+            if self._parts.scheme == "https" or proxies.is_socks(self._proxy):
+                port = self._parts.port or (443 if self._parts.scheme == "https" else 80)
+                proxies.open_tunnel(used, self._proxy, self._parts.hostname or "", port)
         except BaseException:
             used.close()
             raise

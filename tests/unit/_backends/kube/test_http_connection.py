@@ -378,11 +378,73 @@ def test_the_certificate_of_a_proxy_is_not_taken_for_that_of_the_cluster(start, 
     assert "set SSL_CERT_FILE" in caught.value.why
 
 
-@pytest.mark.parametrize("proxy", ["socks5://proxy.example:1080"])
+def socks(answer: bytes, asked: list[bytes], *, login: bool = False) -> Serve:
+    """Be a SOCKS proxy, RFC 1928 and 1929, before a server that answers with two bytes, without TLS."""
+
+    def serve(used: socket.socket) -> None:
+        asked.append(used.recv(2 + 2))  # the methods, of which there are two with a login and one without
+        used.sendall(b"\5\2" if login else b"\5\0")
+        if login:
+            asked.append(used.recv(100))
+            used.sendall(b"\1\0")
+        asked.append(used.recv(100))
+        used.sendall(answer)
+        if used.recv(4096):
+            used.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    return serve
+
+
+BOUND = [b"\1\x7f\0\0\1\0\1", b"\3\4here\0\1", b"\4" + bytes(16) + b"\0\1"]
+
+
+@pytest.mark.parametrize("bound", BOUND, ids=["ipv4", "name", "ipv6"])
+def test_a_server_is_reached_through_a_socks_proxy_which_looks_up_its_name(start, bound: bytes) -> None:
+    asked: list[bytes] = []
+    proxy, _ = start(socks(b"\5\0\0" + bound, asked))
+    _, pool = start(server="http://k8s.example:6443", proxy=f"socks5://{proxy.address}")
+
+    assert ask(pool).read() == b"ok"
+    assert asked == [b"\5\1\0", b"\5\1\0\3\x0bk8s.example\x19\x2b"]
+
+
+def test_a_socks_proxy_is_shown_the_login_of_its_address(start) -> None:
+    asked: list[bytes] = []
+    proxy, _ = start(socks(b"\5\0\0" + BOUND[0], asked, login=True))
+    _, pool = start(server="http://[::1]:80", proxy=f"socks5h://ann:p%40ss@{proxy.address}")
+
+    assert ask(pool).read() == b"ok"
+    assert asked == [b"\5\2\0\2", b"\1\3ann\4p@ss", b"\5\1\0\4" + bytes(15) + b"\1\0\x50"]
+
+
+REFUSING = [
+    (b"\5\xff", "the proxy 127.0.0.1 demands a login"),
+    (b"\5\0\5\5\0\1", "the proxy 127.0.0.1 does not connect to 10.0.0.1: connection refused"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the proxy 127.0.0.1 does not speak SOCKS version 5"),
+    (b"", "the proxy closed the connection"),
+]
+
+
+@pytest.mark.parametrize(("answer", "why"), REFUSING)
+def test_a_socks_proxy_that_refuses_says_why(start, answer: bytes, why: str) -> None:
+    def refuse(used: socket.socket) -> None:
+        used.recv(100)
+        used.sendall(answer)
+        while answer and used.recv(100):
+            pass
+
+    proxy, _ = start(refuse)
+    _, pool = start(server="https://10.0.0.1:6443", proxy=f"socks5://{proxy.address}")
+
+    with pytest.raises(ConnectError, match=f"^{re.escape(why)}$"):
+        ask(pool)
+
+
+@pytest.mark.parametrize("proxy", ["socks4://proxy.example:1080", "socks://proxy.example:1080"])
 def test_a_proxy_of_another_kind_is_refused_with_its_reason(proxy: str) -> None:
     access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=proxy)
 
-    with pytest.raises(SettingsError, match=r"only http:// and https:// are supported"):
+    with pytest.raises(SettingsError, match=r"only http://, https:// and socks5:// are supported"):
         Transport(access, Retry(1)).send("GET", "/version")
 
 
