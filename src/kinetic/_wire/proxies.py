@@ -17,12 +17,17 @@ from functools import partial
 from kinetic._wire import python_runtime
 
 KINDS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}  # with the port where none is named
+_FINAL = frozenset({401, 403, 405, 407})  # what asking again does not change
 _SOCKS = 5
 _WITH_LOGIN = 2
 _ADDRESS_BYTES = {1: 4, 4: 16}
 _SOCKS_ERRORS = {2: "not allowed", 3: "no network", 4: "not reachable", 5: "connection refused", 6: "no answer"}
 _BLOCK = 1 << 16
 _PASS_SECONDS = 60.0  # for what a proxy takes at once
+
+
+class RefusedError(OSError):
+    """A proxy does not serve us, or is not trusted: asking again does not help."""
 
 
 def proxy_for(url: str) -> str:
@@ -81,7 +86,7 @@ def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] 
         raise
     else:
         return used
-    raise OSError(why)  # outside, without a context that would look like the server's own certificate
+    raise RefusedError(why)  # outside, without a context that would look like the server's own certificate
 
 
 def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
@@ -95,7 +100,8 @@ def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
     with http.client.HTTPResponse(used, method="CONNECT") as answer:
         answer.begin()
         if not 200 <= answer.status < 300:
-            raise OSError(f"the proxy {urllib.parse.urlsplit(proxy).hostname} answered with HTTP {answer.status}")
+            kind = RefusedError if answer.status in _FINAL else OSError
+            raise kind(f"the proxy {urllib.parse.urlsplit(proxy).hostname} answered with HTTP {answer.status}")
 
 
 def is_socks(proxy: str) -> bool:
@@ -110,12 +116,12 @@ def _open_socks_tunnel(used: socket.socket, proxy: str, host: str, port: int) ->
     used.sendall(b"\5\2\0\2" if user else b"\5\1\0")  # without a login, or with one
     version, method = _read_exactly(used, 2)
     if version != _SOCKS:
-        raise OSError(f"the proxy {parts.hostname} does not speak SOCKS version 5")
+        raise RefusedError(f"the proxy {parts.hostname} does not speak SOCKS version 5")
     if method == _WITH_LOGIN and user:
         used.sendall(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
         method = _read_exactly(used, 2)[1]
     if method:
-        raise OSError(f"the proxy {parts.hostname} demands {'another' if user else 'a'} login")
+        raise RefusedError(f"the proxy {parts.hostname} demands {'another' if user else 'a'} login")
     try:
         address = ipaddress.ip_address(host)
         named = (b"\1" if address.version == 4 else b"\4") + address.packed

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 import urllib.parse
@@ -205,6 +206,12 @@ def _keepalive_options() -> list[tuple[int, int, int]]:
     return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *known]
 
 
+def _is_refused_by_proxy(error: TransportError) -> bool:
+    """Return whether a proxy said that it does not connect us: no retry helps."""
+    proxies = sys.modules.get("kinetic._wire.proxies")  # else no proxy was asked
+    return proxies is not None and isinstance(error.__cause__, proxies.RefusedError)
+
+
 def _is_untrusted(error: BaseException) -> bool:
     """Return whether a connection failed because the server's certificate was rejected: no retry helps."""
     cause: BaseException | None = error
@@ -368,6 +375,13 @@ class Transport:
             except TransportError as error:
                 if self._has_moved(error, once):
                     continue
+                if _is_refused_by_proxy(error):
+                    raise BackendUnavailableError(
+                        f"the proxy for {self.access.about} does not let us through",
+                        why=str(error),
+                        next="correct proxy-url in the kubeconfig, or HTTPS_PROXY; a login is part of the address: "
+                        "http://USER:PASSWORD@HOST:PORT",
+                    ) from error
                 if re.search(_CERTIFICATE_REFUSED, str(error)):
                     if self._reject(header, once):
                         continue

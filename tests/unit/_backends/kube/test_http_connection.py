@@ -37,6 +37,13 @@ from kinetic._wire import proxies
 from kinetic.errors import BackendUnavailableError, SettingsError
 
 TIMEOUTS = Timeouts(5, 5)
+
+
+def not_again(_seconds: float) -> None:
+    """Fail where something is tried again."""
+    raise AssertionError("it was tried again")
+
+
 Serve = Callable[[socket.socket], object]
 
 
@@ -371,11 +378,22 @@ def test_the_certificate_of_a_proxy_is_not_taken_for_that_of_the_cluster(start, 
     own = f"https://{front.address}"
     access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=own)
 
-    with pytest.raises(BackendUnavailableError, match="the context test does not respond") as caught:
-        Transport(access, Retry(1)).send("GET", "/version")
+    with pytest.raises(BackendUnavailableError, match="the proxy for the context test does not let us") as caught:
+        Transport(access, Retry(8, sleep=not_again)).send("GET", "/version")
 
     assert "the certificate of the proxy 127.0.0.1 is not trusted" in caught.value.why
     assert "set SSL_CERT_FILE" in caught.value.why
+
+
+def test_a_proxy_that_wants_another_login_is_asked_only_once(start) -> None:
+    proxy, _ = start(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+    access = Access("https://127.0.0.1:6443", "the context test", FixedCredential("Bearer t"), proxy=proxy.url)
+
+    with pytest.raises(BackendUnavailableError, match="does not let us through") as caught:
+        Transport(access, Retry(8, sleep=not_again)).send("GET", "/version")
+
+    assert caught.value.why == "the proxy 127.0.0.1 answered with HTTP 407"
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.next
 
 
 def socks(answer: bytes, asked: list[bytes], *, login: bool = False) -> Serve:
