@@ -71,7 +71,10 @@ def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] 
         known = ", ".join(f"{kind}://" for kind in KINDS)
         raise OSError(f"a proxy whose address begins with {parts.scheme}:// is not supported, only {known}")
     host, is_tls = parts.hostname or "", parts.scheme == "https"
-    used = socket.create_connection((host, parts.port or KINDS[parts.scheme]), seconds)
+    try:
+        used = socket.create_connection((host, parts.port or KINDS[parts.scheme]), seconds)
+    except OSError as error:
+        raise OSError(f"the proxy {host} cannot be reached: {error.strerror or error}") from error
     try:
         for option in (*options, (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)):
             used.setsockopt(*option)

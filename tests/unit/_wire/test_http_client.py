@@ -273,3 +273,15 @@ def test_a_proxy_that_refuses_is_named(client, raw, monkeypatch) -> None:
 
     with pytest.raises(OSError, match=r"^the proxy 127\.0\.0\.1 answered with HTTP 407$"):
         client.send("GET", "https://registry.example.com/v2/")
+
+
+@pytest.mark.parametrize("kind", ["http", "https", "socks5"])
+def test_a_proxy_that_cannot_be_reached_is_named(client, monkeypatch, kind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("https_proxy", f"{kind}://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(OSError, match=r"^the proxy 127\.0\.0\.1 cannot be reached: Connection refused$"):
+        client.send("GET", "https://registry.example.com/v2/")
