@@ -445,16 +445,20 @@ class _Reasons:
         backend = locate.backend_of(self._job)
         if backend.is_here:
             what = reason.removeprefix("waits for ")
-            is_follower = what.partition(" ")[0] in (self._job.after or ())
             other = "waiting" if what.startswith("its ") else "waiting for a slot"
-            return "waiting for other jobs" if is_follower else other, what
+            return "waiting for other jobs" if self._names_predecessor(what) else other, what
         now = backend.clock.monotonic()
         if now >= self._next:
             self._next = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_REASON_SECONDS)
             self._ask(backend)
         detail = self._reason or reason
+        if self._names_predecessor(what := detail.removeprefix("waits for ")):
+            return "waiting for other jobs", what
         return "waiting", "" if detail in self._warned_of else detail
+
+    def _names_predecessor(self, what: str) -> bool:
+        return what.partition(" ")[0] in (self._job.after or ())
 
     def _ask(self, observer: Observer) -> None:
         with contextlib.suppress(KineticError):
@@ -468,7 +472,8 @@ class _Reasons:
                 self._reason = "its image was removed from the registry, and is built again"
                 return
             before, self._reason = self._reason, found.what.removeprefix(f"{self._job.job_id}: ")
-            lasts = bool(found.next) and self._reason == before  # what may pass is reported once it has not passed
+            # What may pass is reported once it has not passed; that the jobs before it run is as it should be.
+            lasts = bool(found.next) and self._reason == before and found.code != "follows"
             if (found.stuck or lasts) and self._reason not in self._warned_of:
                 self._warned_of.add(self._reason)
                 output.warn(found.what, why=found.why or "", next=found.next or "")

@@ -27,7 +27,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[JobState], tuple[str, str]
     backend = SimpleNamespace(is_here=False, clock=SYSTEM, explain=lambda name: diagnosis.to_diagnosis(now[-1], name))
     monkeypatch.setattr(locate, "backend_of", lambda _: backend)
     monkeypatch.setattr(wait, "_REASON_SECONDS", 0.0)
-    reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID))
+    reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID, after=["cpu-b"]))
 
     def phase(found: JobState) -> tuple[str, str]:
         now.append(found)
@@ -110,6 +110,15 @@ def test_an_image_that_the_user_named_is_not_built_by_anybody(ask, capsys, monke
     ask(GONE)
 
     assert "next:  check its name" in capsys.readouterr().err
+
+
+def test_that_a_job_of_a_cluster_waits_for_others_is_told_and_is_no_warning_however_long(ask, capsys) -> None:
+    found = JobState(JobStatus.PENDING, "follows", "waits for cpu-b", "it is suspended", "kinetic jobs explain cpu-b")
+
+    told = [ask(found) for _ in range(3)]
+
+    assert told == [("waiting for other jobs", "cpu-b")] * 3
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
