@@ -36,10 +36,6 @@ _FREE_BYTES = 1 << 24  # below, no reserve is made: the room that it has just gi
 _TRIAL = "SELECT 1 FROM jobs, supervisors, templates, predecessors, lent_slots WHERE jobs.template_id = '' LIMIT 0"
 
 
-class _RepairedError(BackendUnavailableError):
-    """A change failed because the database was damaged, or its disk full; it is repaired now, or has room."""
-
-
 def again_if_repaired(change: Callable[P, T]) -> Callable[P, T]:
     """Repeat a change, which must be safe to repeat, if the database was damaged in its middle, or its disk full."""
 
@@ -47,8 +43,10 @@ def again_if_repaired(change: Callable[P, T]) -> Callable[P, T]:
     def changed(*args: P.args, **named: P.kwargs) -> T:
         try:
             return change(*args, **named)
-        except _RepairedError:
-            return change(*args, **named)
+        except BackendUnavailableError as error:
+            if not _may_be_repaired(error.__cause__):
+                raise
+        return change(*args, **named)
 
     return changed
 
@@ -90,8 +88,8 @@ class QueueConnection:
             except BaseException as error:
                 self._roll_back()
                 if isinstance(error, sqlite3.Error):
-                    kind = _RepairedError if self._repair_after(error) else BackendUnavailableError
-                    raise _unusable(self._path, _why(error), kind=kind) from error
+                    self._repair_after(error)
+                    raise _unusable(self._path, _why(error)) from error
                 raise
 
     def _roll_back(self) -> None:
@@ -330,6 +328,11 @@ def _check_tables(db: sqlite3.Connection) -> None:
         raise
 
 
+def _may_be_repaired(error: BaseException | None) -> bool:
+    """Return whether ``_repair_after`` has renamed the database, or made room, after this error."""
+    return isinstance(error, sqlite3.Error) and (_is_full(error) or _is_damage(error))
+
+
 def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
@@ -366,16 +369,10 @@ def _make_reserve(path: Path) -> None:
                 file.write(os.urandom(_RESERVE_BYTES))  # zeros may take no room
 
 
-def _unusable(
-    path: Path,
-    why: str,
-    *,
-    next: str = "",
-    kind: type[BackendUnavailableError] = BackendUnavailableError,
-) -> BackendUnavailableError:
+def _unusable(path: Path, why: str, *, next: str = "") -> BackendUnavailableError:
     is_full = "disk is full" in why or os.strerror(errno.ENOSPC) in why
     room = "free some space there, or " if is_full else ""
-    return kind(
+    return BackendUnavailableError(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
         next=next or f"{room}point KINETIC_RUNTIME_DIR at a folder on a local disk",

@@ -293,6 +293,7 @@ def test_a_disk_that_is_full_is_an_error_of_ours_and_passes(queue):
     add(queue, "b")
 
     assert "full" in str(raised.value)
+    assert type(raised.value) is BackendUnavailableError  # no class of ours that users cannot name
     assert [row.job_id for row in queue.rows()] == ["a", "b"]
 
 
