@@ -169,6 +169,7 @@ def test_jobs_of_a_home_that_became_read_only_can_be_looked_at_and_are_not_waite
         assert "waits for one of 1 slots" in shown
         assert log == "begun\n"
         assert "Read-only file system" in refused
+        assert "or set KINETIC_HOME to a folder that you can write to" in refused  # a part elsewhere does not help
 
 
 # Kilobytes that are free: for nothing; for the folders; for the key; for part of the code; for the code, not the queue.

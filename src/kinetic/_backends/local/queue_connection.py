@@ -372,6 +372,8 @@ def _make_reserve(path: Path) -> None:
 def _unusable(path: Path, why: str, *, next: str = "") -> BackendUnavailableError:
     is_full = "disk is full" in why or os.strerror(errno.ENOSPC) in why
     room = "free some space there, or " if is_full else ""
+    if not next and os.strerror(errno.EROFS) in why and not os.environ.get("KINETIC_RUNTIME_DIR"):
+        next = "make that file system writable, or set KINETIC_HOME to a folder that you can write to"
     return BackendUnavailableError(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
