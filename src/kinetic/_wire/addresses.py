@@ -19,7 +19,9 @@ def without_secrets(text: str) -> str:
     def hidden_field(field: re.Match[str]) -> str:
         return f"{field[1]}***" if re.search(_FIELDS_WITH_SECRETS, field[2]) else field[0]
 
-    return re.sub(_FIELD, hidden_field, re.sub(_ADDRESS, hidden, text))
+    if "://" in text:  # else long runs of letters, as hashes, are slow to search
+        text = re.sub(_ADDRESS, hidden, text)
+    return re.sub(_FIELD, hidden_field, text)
 
 
 def _is_only_a_user(scheme: str, login: str) -> bool:
@@ -32,12 +34,14 @@ def secret_in(text: str, *, variables: bool = False) -> str:
 
     With ``variables``, "${NAME}" is none, which uv fills in where it installs.
     """
+    if "://" not in text:  # as above
+        return ""
     known = ("${",) if variables else ()
     for scheme, login in re.findall(_ADDRESS, text):
         user, _, password = login.partition(":")
         secret = "" if _is_only_a_user(scheme, login) else password or user
         if secret and not secret.startswith(known):
             return "a user or a password"
-    fields = re.findall(_FIELD, text) if "://" in text else []
+    fields = re.findall(_FIELD, text)
     found = (name for _, name, value in fields if re.search(_FIELDS_WITH_SECRETS, name) and not value.startswith(known))
     return next((f"the field {name!r}" for name in found), "")
