@@ -328,4 +328,4 @@ def _report_no_log(handle: JobRecord, host: int) -> None:
     page = status.job_to_json(handle, status.observe(handle))
     of_host = f" of host {host}" if host else ""
     state = ": ".join(filter(None, (output_format.status_text(page, time.time()), output_format.plain(page["reason"]))))
-    click.echo(f"There is no log{of_host}: the job is {state}", err=True)
+    click.echo(f"The log{of_host} is empty: the job is {state}", err=True)

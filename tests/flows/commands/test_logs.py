@@ -17,6 +17,20 @@ def test_a_log_is_printed_byte_for_byte(submit, kinetic) -> None:
     assert kinetic("jobs", "logs", job_id, "--follow").out == expected
 
 
+def test_of_a_job_that_printed_nothing_the_log_is_empty(project, kinetic) -> None:
+    project.out(
+        """
+        import kinetic
+
+        kinetic.run(accelerator="cpu")(lambda: 1).run_async().wait()
+        """
+    )
+
+    shown = kinetic("jobs", "logs", "@last")
+
+    assert (shown.code, shown.out, shown.err) == (0, "", "The log is empty: the job is SUCCEEDED\n")
+
+
 def test_brackets_in_a_log_are_printed_as_they_are(submit, kinetic) -> None:
     job_id = submit("add")
     kinetic("jobs", "result", job_id)
