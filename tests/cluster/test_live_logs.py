@@ -46,7 +46,7 @@ import unpack
 unpack.install()
 from pathlib import Path
 from kinetic._runner.pod import log_pump
-from kinetic._stores.memory import MemoryStore
+from kinetic._stores import open_store
 from kinetic._wire import pod_log_format as podlog
 
 log_pump.say("job JOB")
@@ -57,7 +57,7 @@ claim = podlog.Claim(*json.loads(next(lines)))
 log_pump.say(podlog.claim_line(claim, 2))
 log = Path("/scratch/log")
 spool = log_pump.LogSpool(log)
-own = log_pump.LogPump(spool, log_pump.LogSegments(MemoryStore("log"), lambda start: str(start), spool))
+own = log_pump.LogPump(spool, log_pump.LogSegments(open_store("/scratch/store"), lambda start: str(start), spool))
 own.start()
 log_pump.set_output(own)
 with log.open("ab", buffering=0) as file:
