@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import runtime_files
@@ -149,8 +149,43 @@ class Queue(QueueConnection):
             self._gpu_locks.release()
 
     def _startable(self, db: sqlite3.Connection) -> list[JobRow]:
+        """Return the queued rows that may start now, oldest first, with the devices that each would get.
+
+        Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one
+        that wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What
+        waits for a Python or a home that is gone holds back nothing, and a supervisor that still runs lacks its
+        packages, too. Of another home, of which this one is a copy, nothing is started: there it starts as well.
+        """
         self._blocked.clear()
-        return _startable(db, self._runners, self.gpu_locks, self._blocked, self._used_gpus)
+        busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
+        found: list[JobRow] = []
+        with contextlib.closing(_queued(db, "gpus = 0", self._runners)) as waiting:
+            for row in waiting:
+                if busy + len(found) >= row.slots:
+                    break
+                found.append(row)
+        return sorted([*found, *self._startable_on_gpus(db)])
+
+    def _startable_on_gpus(self, db: sqlite3.Connection) -> Iterator[JobRow]:
+        named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
+        if not named:
+            return
+        taken = _devices_in(db, _TAKEN)
+        with contextlib.closing(_queued(db, "gpus > 0", self._runners)) as waiting:
+            for row in waiting:
+                if named <= taken:
+                    break
+                allowed = row.limits.gpus
+                free = [device for device in allowed if device not in taken]
+                elsewhere = self.gpu_locks().are_elsewhere(free)
+                free = [device for device in free if device not in elsewhere]
+                if len(free) >= row.gpus:
+                    chosen = set(sorted(free, key=lambda device: self._used_gpus.get(device, 0))[: row.gpus])
+                    taken.update(chosen)
+                    yield row._replace(devices=",".join(filter(chosen.__contains__, free)))
+                else:
+                    taken.update(allowed)
+                    self._blocked.update({row.template_id} if elsewhere else ())
 
     @again_if_repaired
     def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
@@ -452,30 +487,6 @@ def split_devices(devices: str) -> tuple[str, ...]:
     return tuple(filter(None, devices.split(",")))
 
 
-def _startable(
-    db: sqlite3.Connection,
-    runners: Path,
-    gpu_locks: Callable[[], GpuLocks],
-    blocked: set[str],
-    used: Mapping[str, int],
-) -> list[JobRow]:
-    """Return the queued rows that may start now, oldest first, with the devices that each would get.
-
-    Strictly in order within each class: a small job does not overtake a large one, nor a job with many slots one that
-    wants to run alone. A GPU job that has to wait holds back the devices that it may use, and no others. What waits for
-    a Python or a home that is gone holds back nothing, and a supervisor that still runs lacks its packages, too. Of
-    another home, of which this one is a copy, nothing is started: there it starts as well.
-    """
-    busy = db.execute(_HOLDS_A_SLOT).fetchone()[0]
-    found: list[JobRow] = []
-    with contextlib.closing(_queued(db, "gpus = 0", runners)) as waiting:
-        for row in waiting:
-            if busy + len(found) >= row.slots:
-                break
-            found.append(row)
-    return sorted([*found, *_startable_on_gpus(db, runners, gpu_locks, blocked, used)])
-
-
 def _queued(db: sqlite3.Connection, which: str, runners: Path) -> Generator[JobRow, None, None]:
     has_python = dict[str, bool]()
     with contextlib.closing(db.execute(f"{_QUEUED} AND {which} ORDER BY seq")) as rows:
@@ -504,34 +515,6 @@ def _files_of(template: str) -> list[str]:
     words = found.get("arguments", ())
     runners = os.path.dirname(os.path.dirname(words[-1])) if len(words) > 1 else ""
     return [runners, *map(str, [*words[:1], *found.get("needs", ())])]
-
-
-def _startable_on_gpus(
-    db: sqlite3.Connection,
-    runners: Path,
-    gpu_locks: Callable[[], GpuLocks],
-    blocked: set[str],
-    used: Mapping[str, int],
-) -> Iterator[JobRow]:
-    named = _devices_in(db, "SELECT DISTINCT allowed FROM jobs WHERE state = 'queued' AND gpus > 0")
-    if not named:
-        return
-    taken = _devices_in(db, _TAKEN)
-    with contextlib.closing(_queued(db, "gpus > 0", runners)) as waiting:
-        for row in waiting:
-            if named <= taken:
-                break
-            allowed = row.limits.gpus
-            free = [device for device in allowed if device not in taken]
-            elsewhere = gpu_locks().are_elsewhere(free)
-            free = [device for device in free if device not in elsewhere]
-            if len(free) >= row.gpus:
-                chosen = set(sorted(free, key=lambda device: used.get(device, 0))[: row.gpus])
-                taken.update(chosen)
-                yield row._replace(devices=",".join(filter(chosen.__contains__, free)))
-            else:
-                taken.update(allowed)
-                blocked.update({row.template_id} if elsewhere else ())
 
 
 def _used_gpus(gpus: Sequence[str]) -> dict[str, int]:
