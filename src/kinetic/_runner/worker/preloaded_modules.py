@@ -11,6 +11,7 @@ says which package that was, and the next one leaves it to the tasks.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import gc
@@ -201,20 +202,28 @@ def _import_all(
         from kinetic._runner.pod import kept_packages  # as above
 
         kept_packages.use(Path(packages))
+    exit_handlers = list[Callable[..., object]]()
+    register, atexit.register = atexit.register, _noting(atexit.register, exit_handlers)
     try:
         for name in names:  # filters of warnings that they add are the next task's, as if it had imported them
             if name not in sys.modules:
                 there, variables, lengths = set(sys.modules), dict(os.environ), _lengths()
                 trace.forget_copied()
+                exit_handlers.clear()
                 with contextlib.suppress(BaseException):  # of a library that does not like it: it is imported later
                     __import__(name)
                 new = {name: sys.modules[name] for name in list(sys.modules) if name not in there}
                 found = {name: module for name, module in new.items() if _may_be_hidden(name)}
+                hidden.packages.update(each.partition(".")[0] for each in found)
                 _of_python.update(new.keys() - found.keys())
-                hidden.groups.append(_Group(found, _changes(variables, _OF_COMPILERS), _printed_since(lengths)))
+                handlers = tuple(each for each in exit_handlers if getattr(each, "__module__", "") in found)
+                hidden.groups.append(
+                    _Group(found, _changes(variables, _OF_COMPILERS), _printed_since(lengths), handlers)
+                )
                 if state is not None and (why := _strange_module(found) or trace.what_it_did(state)):
                     return Spoiler(name.partition(".")[0], why)
     finally:
+        atexit.register = register
         for group in hidden.groups:
             for name in group.modules:
                 sys.modules.pop(name, None)
@@ -222,6 +231,16 @@ def _import_all(
         os.environ.update(before)
         time.tzset()
     return None
+
+
+def _noting(register: Callable[..., Any], functions: list[Callable[..., object]]) -> Callable[..., Any]:
+    """Return what registers an exit handler and notes it; modules may keep it."""
+
+    def noting(function: Callable[..., object], *arguments: object, **named: object) -> Any:
+        functions.append(function)
+        return register(function, *arguments, **named)
+
+    return noting
 
 
 def _may_be_hidden(name: str) -> bool:
@@ -256,6 +275,7 @@ class _Group(NamedTuple):
     modules: dict[str, ModuleType]
     changed: dict[str, str | None]  # variables that it set, as jax does, or removed
     printed: tuple[bytes, ...] = ()  # to its standard output, and as errors
+    exit_handlers: tuple[Callable[..., object], ...] = ()  # that its modules registered
 
 
 class _HiddenModule(Loader):
@@ -286,6 +306,7 @@ class _HiddenModules:
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []  # in their order
+        self.packages: set[str] = set()  # what they are of: to look at 2,000 names in a worker is to copy their memory
         self.noted: list[str] = []  # what a task has imported itself before it got the last of them
         self._asked_for: dict[str, ModuleType] = {}  # and not imported yet, as by ``importlib.util.find_spec``
         self._variables: dict[str, str] | None = None  # of a task, as its function finds them
@@ -398,9 +419,15 @@ class _HiddenModules:
         last = max((at for at, folder in enumerate(sys.path) if folder in was), default=0)
         drop_shadowed([folder for folder in sys.path[:last] if folder not in was])
 
+    def drop_exit_handlers(self) -> None:
+        """Forget the exit handlers of what the task has not imported: those of JAX copy 5 MB."""
+        for group in self.groups:
+            for function in group.exit_handlers:
+                atexit.unregister(function)
+
     def drop(self, packages: set[str]) -> None:
         """Forget packages: they will be imported from somewhere else."""
-        for group in self.groups:
+        for group in self.groups if packages & self.packages else ():
             for name in [name for name in group.modules if name.partition(".")[0] in packages]:
                 del group.modules[name]
 

@@ -616,6 +616,8 @@ def _run_exit_handlers() -> None:
         names = ", ".join(sorted(left)[:5])
         process_setup.write_to_log(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
     _end_children(idle)
+    if (preloaded := _preloaded()) is not None:
+        preloaded.hidden.drop_exit_handlers()
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on
     _write_open_files()
     process_setup.flush()
