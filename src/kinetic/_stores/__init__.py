@@ -27,6 +27,7 @@ __all__ = [
     "LocalStore",
     "Source",
     "Store",
+    "connect",
     "is_loaded",
     "open_anew",
     "open_store",
@@ -36,6 +37,8 @@ __all__ = [
     "put_many",
     "scratch_folder",
 ]
+
+_NO_KEY = "connection"  # nothing is written there
 
 _memory: dict[str, Store] = {}
 _open: dict[tuple[str | None, ...], Store] = {}  # connections and tokens are worth keeping
@@ -100,6 +103,17 @@ def preload(url: str) -> None:
                 store = BucketStore(url)
                 store.make_client()
                 _unused[_around(url)] = store
+
+
+def connect(url: str) -> None:
+    """Begin to connect to a store in the cloud, on a thread: a token and TLS may take tenths of a second."""
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # who needs it hears of that
+            open_store(url).size(_NO_KEY)
+
+    if is_loaded(url) and url.startswith(CLOUDS):
+        python_runtime.start_thread(ask, "kinetic-connection")
 
 
 def _around(url: str) -> tuple[str | None, ...]:

@@ -17,6 +17,7 @@ from kinetic._runner.supervisor import attempts
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._runner.supervisor.worker_process import EarlyWorker
 from kinetic._runner.worker import worker
+from kinetic._stores import connect
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, TERMINATION_LOG, WARM, Task
 from kinetic.errors import CredentialsError, IntegrityError, KineticError, StoreError
 
@@ -64,8 +65,12 @@ def main(words: list[str], base: str, runner: str, supervisor: Supervisor | None
         os._exit(code)
 
 
-def get_ready() -> Callable[[list[str], str, str], NoReturn]:
-    """Fork a worker for a task that is not known yet; return what is to be called with it, as ``main``."""
+def get_ready(store_url: str) -> Callable[[list[str], str, str], NoReturn]:
+    """Fork a worker for a task that is not known yet; return what is to be called with it, as ``main``.
+
+    Both connect to the store meanwhile, which is the one of the task.
+    """
     supervisor = Supervisor(worker.work)
-    supervisor.early = EarlyWorker(worker.get_ready, supervisor.libc)
+    supervisor.early = EarlyWorker(functools.partial(worker.get_ready, store_url=store_url), supervisor.libc)
+    connect(store_url)
     return functools.partial(main, supervisor=supervisor)

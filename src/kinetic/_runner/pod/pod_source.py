@@ -194,11 +194,14 @@ class PodSource:
             here = container.task_of(self.task, self.place, 0, self.environ)
         except RunnerError:  # raised again by the task of the attempt
             here = None
-        if here is None or here.own_interpreter or worker_process.needs_own_interpreter():
+        if here is None or here.own_interpreter:
             supervisor.discard_early()
             return
         for _ in range(2):
-            supervisor.early = supervisor.early or EarlyWorker(worker.get_ready, supervisor.libc)
+            if supervisor.early is None:
+                if worker_process.needs_own_interpreter():
+                    return
+                supervisor.early = EarlyWorker(worker.get_ready, supervisor.libc)
             with contextlib.suppress(BrokenPipeError):  # it was forked long ago, and has ended
                 supervisor.early.tell(here)
                 return

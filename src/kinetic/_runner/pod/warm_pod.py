@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import cleanup, container
-from kinetic._runner.pod.fork_server import ForkServers, GetReady
+from kinetic._runner.pod.fork_server import CarryOut, ForkServers
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.warm_clients import CONFIRMED, Clients, read_line
 from kinetic._runner.worker import import_trace, preloaded_modules, worker
@@ -66,10 +66,11 @@ _STOPPED = "stopped"  # there as well: its client has cancelled it
 _FOR_ALL_ATTEMPTS = frozenset({_PAGE, _SECRET_FOLDER, _ABOUT, _VARIABLES, container.HOLD, _STOPPED, "cache"})
 
 
-def main(words: list[str], base: str, runner: str, get_ready: GetReady) -> NoReturn:
+def main(words: list[str], base: str, runner: str, get_ready: Callable[[str], CarryOut]) -> NoReturn:
     """Be the first process of a warm pod.
 
-    ``get_ready`` is what a supervisor does before it knows its task; it returns what it does with that.
+    ``get_ready`` is what a supervisor does before it knows its task, with the address of the store; it returns what it
+    does with the task.
     """
     code = INFRASTRUCTURE_EXIT
     try:
@@ -85,7 +86,7 @@ def main(words: list[str], base: str, runner: str, get_ready: GetReady) -> NoRet
 class WarmProcess:
     """The first process; single-threaded."""
 
-    def __init__(self, page: WarmPod, base: Path, runner: str, get_ready: GetReady) -> None:
+    def __init__(self, page: WarmPod, base: Path, runner: str, get_ready: Callable[[str], CarryOut]) -> None:
         self.page, self.base, self.runner = page, base, runner
         self.task, self.inbox = base / "task", base / "inbox"
         self.inbox.mkdir(mode=0o700, exist_ok=True)
@@ -103,7 +104,7 @@ class WarmProcess:
         self._cleaner = cleanup.Cleaner(base, runner, self.libc)
         self._children: dict[int, Callable[[int], None]] = {}  # that hear or look, and what follows their end
         self._decided = ""  # the last job that has its verdict
-        self._servers = ForkServers(get_ready, runner, self.libc)
+        self._servers = ForkServers(partial(get_ready, page.store_url), runner, self.libc)
         self._sequence = 0  # of the task that it has or takes next
         self._about: dict[str, Any] = {}  # of the task that it has; empty while it is idle
         self._tries = self._tasks = 0
@@ -666,9 +667,10 @@ def _preload(store_url: str) -> None:
     import tempfile
 
     from kinetic._runner.pod import warm_task
+    from kinetic._runner.supervisor import output_files
     from kinetic._runner.worker import compile_cache
 
-    _ = (tempfile, warm_task, compile_cache)
+    _ = (tempfile, output_files, warm_task, compile_cache)
     sysconfig.get_path("purelib")
     worker.preload()
     preload(store_url)

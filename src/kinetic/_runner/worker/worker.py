@@ -27,7 +27,7 @@ from kinetic._runner.worker import function_call, import_hooks, process_setup, w
 from kinetic._runner.worker.function_call import Failure, Value
 from kinetic._runner.worker.import_hooks import JaxProcess
 from kinetic._runner.worker.workspace import Left, Unpacked
-from kinetic._stores import open_store
+from kinetic._stores import connect, open_store
 from kinetic._wire import folders, outcomes, python_runtime, references
 from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
@@ -98,11 +98,15 @@ def wait_for_a_task(last: Task, tasks: worker_process.Tasks, report: int) -> NoR
         _exit(_SOFTWARE)
 
 
-def get_ready(tasks: worker_process.Tasks, report: int) -> NoReturn:
-    """Be a worker that hears first only where its order is, and fetch that; see ``worker_process.EarlyWorker``."""
+def get_ready(tasks: worker_process.Tasks, report: int, *, store_url: str = "") -> NoReturn:
+    """Be a worker that hears first only where its order is, and fetch that; see ``worker_process.EarlyWorker``.
+
+    ``store_url``: of a warm pod, whose tasks mount nothing, so threads may start before any is known.
+    """
     found: list[function_call.Fetched] = []
     try:
         process_setup.prepare()
+        connect(store_url)
         title = processes.ProcessTitle(processes.load_libc())
         if (task := next(tasks, None)) is not None:
             title.set(task.job_id, f"worker {task.folder}")
