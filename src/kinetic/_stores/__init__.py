@@ -106,7 +106,7 @@ def preload(url: str) -> None:
 
 
 def connect(url: str) -> None:
-    """Begin to connect to a store in the cloud, on a thread: a token and TLS may take tenths of a second."""
+    """Begin to connect to a store in the cloud, on a thread: TLS and a token are some round trips."""
 
     def ask() -> None:
         with contextlib.suppress(Exception):  # who needs it hears of that
