@@ -16,6 +16,7 @@ import click
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.job_results import failure_of
 from kinetic._output import format as output_format
+from kinetic._output import tracebacks
 from kinetic._output.job_text import FileText, JobOutput
 from kinetic._wire import NamedTuple, keys
 from kinetic.errors import OptionError
@@ -157,7 +158,11 @@ def logs(handle: JobRecord, follow: bool, host: str, raw: bool, **given: Any) ->
         outs = {number: line(prefix=f"[host {number}] " if host == "all" else "") for number in hosts}
     if follow and past_of(handle) is None:  # there is nothing to follow of a collected job, only a log to print
         with error_output.job_keeps_running(handle):
-            seen = _follow(handle, outs, request)
+            try:
+                seen = _follow(handle, outs, request)
+            except OSError as error:  # of standard output; the job may have ended long ago
+                tracebacks.mark_told(error)
+                raise
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
             raise failure_of(handle, seen, as_json=False)
         return

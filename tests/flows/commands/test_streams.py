@@ -93,14 +93,15 @@ def test_a_stream_that_the_caller_closed_leads_nowhere(submit, closed, command, 
     assert done.stdout == (b"" if ">&-" in closed.replace("2>&-", "") else f"{job_id}: SUCCEEDED\n".encode())
 
 
-def test_a_full_disk_behind_standard_output_is_said_to_be_full(submit, command, environment) -> None:
+@pytest.mark.parametrize("words", [["list"], ["logs", "--follow", "@last"]])
+def test_a_full_disk_behind_standard_output_is_said_to_be_full(words, submit, command, environment) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full")
-    submit("add")
+    subprocess.run([*command, "jobs", "wait", submit("add")], env=environment, capture_output=True, check=True)
 
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*command, "jobs", "list"], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False
+            [*command, "jobs", *words], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False
         )
 
     assert done.returncode == 1
