@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from kinetic.errors import OptionError
+
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_line_of_a_child_process_is_in_the_log_at_once(submit, method: str) -> None:
@@ -126,3 +128,5 @@ def test_the_tail_is_exactly_the_last_lines(submit) -> None:
     assert job.tail(1) == "line 99999"
     assert job.tail(0) == ""
     assert len(job.tail().splitlines()) == 100
+    with pytest.raises(OptionError, match="n must be 0 or more, got -1"):
+        job.tail(-1)

@@ -17,7 +17,14 @@ from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
 from kinetic._wire.records import JobRecord
-from kinetic.errors import JobCancelledError, KeyMissingError, KineticError, OptionTypeError, ResultMissingError
+from kinetic.errors import (
+    JobCancelledError,
+    KeyMissingError,
+    KineticError,
+    OptionError,
+    OptionTypeError,
+    ResultMissingError,
+)
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -254,6 +261,8 @@ class JobHandle(JobRecord, Generic[R]):
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
         if not hasattr(type(n), "__index__"):
             raise OptionTypeError(f"n={n!r} is not a whole number", next="job.tail(100)")
+        if n.__index__() < 0:
+            raise OptionError(f"n must be 0 or more, got {n}", next="job.tail(100)")
         return logs.tail(logs.log_of(self), n.__index__())
 
     def usage(self, attempt: int | None = None) -> Usage:
