@@ -74,9 +74,13 @@ def test_who_waits_for_a_batch_whose_driver_is_gone_is_told_at_once_though_jobs_
 ) -> None:
     group = left.leave("plans(6, until=go)")
 
-    (told, values), said = batches.both(
+    (late, told, values), said = batches.both(
         """
         batch, told = kinetic.attach_batch(words[0]), []
+        try:
+            batch.results(timeout=0)
+        except TimeoutError as error:
+            late = str(error)
         def wait_in_each_way():
             for way in (batch.wait, lambda: [*batch.as_completed()], batch.results):
                 begun = time.monotonic()
@@ -88,11 +92,12 @@ def test_who_waits_for_a_batch_whose_driver_is_gone_is_told_at_once_though_jobs_
         open(go, "w").close()
         values = batch.results(return_exceptions=True, cleanup=False)
         wait_in_each_way()
-        tell([told, [value if isinstance(value, int) else value.code for value in values]])
+        tell([late, told, [value if isinstance(value, int) else value.code for value in values]])
         """,
         group,
     )
 
+    assert "6 of its 6 jobs have not ended; 4 of them were not submitted so far" in late
     assert [words[:2] for words in told] == [["driver-gone", True]] * 6
     for number, (_, _, text) in enumerate(told):
         assert f"4 of 6 inputs of {group} were not submitted" in text

@@ -89,9 +89,12 @@ def completions(
         wait.load_what_the_end_needs(now - began)
         left = _POLL_SECONDS if limit is None else max(0.0, limit - now)
         if limit is not None and looked >= limit:  # not before a last look: the caller's own code may take long
+            open_jobs = len(batch.jobs) - sum(yielded)
+            missing = open_jobs - _running(tracker)
+            those = f"{missing} of them were not submitted so far" if missing > 0 else "they keep running"
             raise JobTimeoutError(
                 f"{batch.group_id} has not ended within {timeout:g} s",
-                why=f"{len(batch.jobs) - sum(yielded)} of its {len(batch.jobs)} jobs have not ended; they keep running",
+                why=f"{open_jobs} of its {len(batch.jobs)} jobs have not ended; {those}",
                 next=f"kinetic batch status {batch.group_id} --watch     or wait again",
             )
         with _without_slot(batch):
