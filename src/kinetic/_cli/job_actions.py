@@ -17,6 +17,7 @@ from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic._wire import NamedTuple
 from kinetic.errors import BackendError, BackendUnavailableError, KineticError, OptionError, SettingsError
+from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._cli.job_table import Filters
@@ -150,7 +151,8 @@ def cleanup(
             raise
         removed.append(handle.job_id)
         ended = "" if was.is_final else f"it was {was.value} and was stopped; "
-        kept = "" if k8s and gcs else "its stored files are kept; " if k8s else "its resource is kept; "
+        resource = "" if was is JobStatus.NOT_FOUND else "its resource is kept; "  # it was removed before
+        kept = "" if k8s and gcs else "its stored files are kept; " if k8s else resource
         return f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all"
 
     try:

@@ -58,6 +58,9 @@ def test_cleaning_up_the_resource_alone_keeps_the_result(submit, kinetic) -> Non
     assert kinetic("jobs", "result", job_id).out == "{'sum': 3}\n"
     assert kinetic("jobs", "list").out == ""
 
+    removed = kinetic("jobs", "cleanup", job_id, "--no-k8s").err
+    assert removed == f"{job_id} is removed; its history: kinetic jobs list --all\n"  # no resource is kept
+
 
 def test_cleaning_up_nothing_is_a_mistake_on_the_command_line(submit, kinetic) -> None:
     assert kinetic("jobs", "cleanup", submit("add"), "--no-k8s", "--no-gcs").code == 2
