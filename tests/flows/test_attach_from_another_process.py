@@ -471,6 +471,20 @@ def test_an_id_is_enough_for_a_job_that_was_sent_before_a_setting_named_another_
     assert _told(pair, "jobs", "status", "@last") == newer
 
 
+def test_where_all_jobs_of_the_last_store_were_removed_the_newest_is_said_to_be_removed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.run("from jobs import *\nprint(json.dumps(takes.run_async(1).result()))")
+    monkeypatch.setenv("KINETIC_STORE", f"file://{pair.home.parent}/other")
+
+    pair.project.kinetic("jobs", "cleanup", "@last")
+    told = pair.project.kinetic("jobs", "status", "@last").stderr
+    listed = pair.project.kinetic("jobs", "list", "--all").stderr
+
+    assert "there are no jobs except removed ones" in told
+    assert f"KINETIC_STORE=file://{pair.store} kinetic jobs list --all" in listed
+
+
 def test_what_colleagues_keep_in_the_same_store_is_named_only_where_nothing_was_found(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

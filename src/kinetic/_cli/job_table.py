@@ -176,7 +176,8 @@ def list_(watch: bool, as_json: bool, **given: Any) -> None:
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
         if filters == _ALL:
-            shared_options.report_store_elsewhere(shared_options.target_of(place), "kinetic jobs list")
+            listed = "kinetic jobs list --all" if everything else "kinetic jobs list"
+            shared_options.report_store_elsewhere(shared_options.target_of(place), listed)
     if unread is not None:
         raise unread
     if not as_json:

@@ -162,8 +162,15 @@ def live_at(target: Target, *, alone: bool = False) -> list[JobHandle]:
 
 
 def has_history(target: Target) -> bool:
-    """Return whether there were jobs that are history now."""
-    return any(index.page_ids(store) for store in job_list.stores(target))
+    """Return whether there were jobs that are history now, also of a store that this machine used before."""
+    found = job_list.stores(target)
+    if any(map(index.page_ids, found)):
+        return True
+    for store, _ in environment.noted_stores(found):
+        with contextlib.suppress(KineticError):  # the search for the newest job has named it
+            if index.page_ids(store):
+                return True
+    return False
 
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobRecord | None:
