@@ -170,7 +170,7 @@ def as_typed(advice: str, command: click.Command) -> str:
 
 
 def _report_other(error: BaseException, called: Called | None) -> int:
-    from kinetic.errors import JobError, KineticError, ProjectRootError, SettingsError
+    from kinetic.errors import JobError, KineticError, ProjectRootError, SettingsError, correct_advice
 
     if isinstance(error, FileNotFoundError):
         from kinetic._project import root
@@ -184,6 +184,7 @@ def _report_other(error: BaseException, called: Called | None) -> int:
 
         for note in getattr(error, "__notes__", ()):
             click.echo(note.removeprefix(tracebacks.REMOTE).rstrip("\n"), err=True)
+        correct_advice(error)
         next_ = error.next
         if next_ and called is not None and not isinstance(error, JobError | SettingsError):  # those are about files
             next_ = as_typed(next_, called.command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import click
@@ -52,6 +53,16 @@ def test_parts_that_an_error_does_not_have_are_left_out(capsys) -> None:
     error_output.report(errors.KineticError("it happened"))
 
     assert capsys.readouterr().err == "error: it happened [kinetic]\n"
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.EFBIG, "ulimit -f unlimited"), (errno.EMFILE, "ulimit -n 4096")])
+def test_a_limit_of_the_process_is_named_instead_of_a_folder(number: int, advice: str, capsys) -> None:
+    error = errors.StoreUnreachableError("the store refused 'a'", next="check the folder's owner and permissions")
+    error.__cause__ = OSError(number, "refused")
+
+    error_output.report(error)
+
+    assert capsys.readouterr().err.endswith(f": {advice}\n")
 
 
 def test_an_error_that_nobody_expected_is_one_line_and_how_to_see_more(capsys) -> None:
