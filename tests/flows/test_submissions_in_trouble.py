@@ -178,3 +178,26 @@ def test_an_argument_above_the_limit_for_the_size_of_files_says_how_to_raise_tha
     )
 
     assert out.splitlines()[-1] == "allow larger files: ulimit -f unlimited"
+
+
+def test_an_interpreter_that_is_gone_is_named_where_no_supervisor_can_be_started(project) -> None:
+    out = project.out(
+        """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def add(a, b):
+            return a + b
+
+        sys.executable = "/gone/bin/python"
+        try:
+            add(1, 2)
+        except kinetic.errors.LaunchError as error:
+            print(error.why)
+            print(error.next)
+        """
+    )
+
+    assert out.splitlines()[-2] == "/gone/bin/python: No such file or directory"
+    assert out.splitlines()[-1].startswith("check that /gone/bin/python is there and can be run")

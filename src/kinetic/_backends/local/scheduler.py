@@ -160,10 +160,11 @@ def _start(paths: Paths, queue: Queue, supervisor: str, template_id: str) -> int
         )
     except OSError as error:
         queue.forget_supervisor(supervisor)
+        step = "look at the limits of this shell with: ulimit -a"
+        if isinstance(error, FileNotFoundError | PermissionError):
+            step = f"check that {words[0]} is there and can be run, and that {log} can be written"
         raise LaunchError(
-            "the supervisor process for this job could not be started",
-            why=f"{words[0]}: {error}",
-            next="look at the limits of this shell with: ulimit -a",
+            "the supervisor process for this job could not be started", why=f"{words[0]}: {error.strerror}", next=step
         ) from error
     finally:
         _set_inheritable(above, to=True)
