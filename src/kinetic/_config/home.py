@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _MOUNTS = Path("/proc/self/mountinfo")
 _MACHINE_FILE = Path("/etc/machine-id")
 _ELSEWHERE = Path("/var/tmp")  # noqa: S108 - on disk and kept over a reboot, unlike /tmp; owner and mode are checked
-# The mark of the last garbage collection, by its time, in the runtime folder; and after which time the next one is due.
-COLLECTED, COLLECT_SECONDS = "tidied", 24 * 3600.0
+COLLECT_SECONDS = 24 * 3600.0  # after the last garbage collection of a store, when the next one is due
 _ID_LENGTH = 12  # hexadecimal digits: 48 bits tell the hosts of one user apart
 _MAX_ID = 64  # characters; the id is a folder name
 
@@ -202,6 +201,11 @@ def _hardware_uuid() -> str:
     except (ImportError, OSError, AttributeError):
         return ""
     return "" if failed else answer.raw.hex()
+
+
+def collection_mark(runtime: Path, store_url: str) -> Path:
+    """Return the file whose time is that of the last garbage collection of a store."""
+    return runtime / f"tidied-{short_digest(store_url)}"
 
 
 def short_digest(text: str) -> str:

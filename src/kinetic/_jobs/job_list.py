@@ -224,7 +224,7 @@ def _unremoved_of(store: Store, named: set[str], there: set[str]) -> list[str]:
 
 
 def _collect_if_due(store: Store) -> None:
-    mark = environment.runtime() / config_home.COLLECTED
+    mark = config_home.collection_mark(environment.runtime(), store.url)
     if folders.is_due(mark, time.time(), config_home.COLLECT_SECONDS, note=False):
         from kinetic._maintenance import garbage_collection  # 4 ms; once a day
 

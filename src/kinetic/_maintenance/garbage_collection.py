@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kinetic._config.home import COLLECT_SECONDS, COLLECTED, unpacked_wheels
+from kinetic._config.home import COLLECT_SECONDS, collection_mark, unpacked_wheels
 from kinetic._maintenance import compiled_programs
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import NamedTuple, documents, folders, keys
@@ -110,9 +110,9 @@ class Removed(NamedTuple):
 
 
 def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
-    """Collect unless somebody on this machine did so within a day; whatever goes wrong waits for the next time."""
+    """Collect unless this machine did so for the store within a day; whatever goes wrong waits for the next time."""
     now = time.time() if now is None else now
-    if folders.is_due(runtime / COLLECTED, now, COLLECT_SECONDS):
+    if folders.is_due(collection_mark(runtime, store.url), now, COLLECT_SECONDS):
         with contextlib.suppress(KineticError, OSError):
             collect(store, home, runtime, now=now)
 

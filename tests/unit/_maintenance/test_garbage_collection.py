@@ -406,6 +406,16 @@ def test_it_happens_at_most_once_a_day(store, home, runtime) -> None:
     assert not second.exists()
 
 
+def test_each_store_of_a_home_has_a_day_of_its_own(store, home, runtime, tmp_path) -> None:
+    other = FileStore(tmp_path / "other")
+    spare = pack(other, "spare", 400)
+
+    for each in (store, other):
+        garbage_collection.collect_if_due(each, home, runtime, now=NOW)
+
+    assert not spare.exists()
+
+
 def test_a_clock_that_was_set_back_does_not_stop_it_for_ever(store, home, runtime) -> None:
     garbage_collection.collect_if_due(store, home, runtime, now=NOW + 1000 * DAY)
     spare = pack(store, "spare", 400)
