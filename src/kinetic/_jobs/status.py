@@ -466,9 +466,11 @@ def _lock_of(job: JobRecord) -> dict[str, Any] | None:
 
 
 def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
-    """Return what remains of a removed or collected job as the same values."""
+    """Return what remains of a removed or collected job as the same values; removal cancels what had not ended."""
     attempts = page.get("attempts")
     last = {"attempt": attempts - 1 if attempts else None, "where": _place_in_history(page)}
+    if page.get("resource_removed") and page.get("status") in {JobStatus.PENDING.value, JobStatus.RUNNING.value}:
+        last["status"] = "CANCELLED"
     return _to_json({**page, **last}, until=page.get("ended"))
 
 

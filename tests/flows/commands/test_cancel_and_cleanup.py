@@ -74,6 +74,8 @@ def test_cleaning_up_a_running_job_ends_it_and_says_so(submit, kinetic) -> None:
     assert told.code == 0
     assert "and was stopped" in told.err
     assert kinetic("jobs", "list").out == ""
+    (page,) = json.loads(kinetic("jobs", "list", "--all", "--json").out)["jobs"]
+    assert (page["status"], bool(page["removed_at"])) == ("CANCELLED", True)
 
 
 def test_what_ended_is_removed_by_status_function_name_and_tag(project, kinetic) -> None:
