@@ -506,6 +506,7 @@ print(json.dumps([job.wait() and job.job_id, batch.group_id]))"""
     listed = pair.project.kinetic("jobs", "list")
 
     assert all("unverified" in each.stderr for each in nothing), [each.stderr for each in nothing]
+    assert [each.stderr.count("unverified jobs") for each in nothing[:2]] == [1, 1]
     assert [each.stderr for each in found] == [""] * 4
     assert [each.stdout.partition(":")[0] for each in found[::2]] == [job_id, group_id]
     assert "unverified" in listed.stderr

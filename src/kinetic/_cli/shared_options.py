@@ -317,13 +317,19 @@ def find_job(job_id: str, target: Target) -> JobRecord:
                 raise
         newest = find.newest_record(target)
     if newest is None:
-        removed = find.has_history(target)
-        raise JobNotFoundError(
-            f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
-            why="all jobs were removed" if removed else "no job was submitted",
-            next="kinetic jobs list --all",
-        )
+        raise _no_newest(target)
     return newest
+
+
+def _no_newest(target: Target) -> JobNotFoundError:
+    from kinetic._jobs import find
+
+    removed = find.has_history(target)
+    return JobNotFoundError(
+        f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
+        why="all jobs were removed" if removed else "no job was submitted",
+        next="kinetic jobs list --all",
+    )
 
 
 def find_jobs(job_ids: Sequence[str], target: Target) -> list[JobRecord]:
@@ -333,14 +339,15 @@ def find_jobs(job_ids: Sequence[str], target: Target) -> list[JobRecord]:
 
 def find_job_or_row(job_id: str, target: Target) -> JobRecord | Row:
     """Return the same as ``find_job``; of the newest job, if it has ended, what the list of jobs shows of it."""
-    if job_id in NEWEST:
-        from kinetic._jobs import job_list
+    if job_id not in NEWEST:
+        return find_job(job_id, target)
+    from kinetic._jobs import job_list
 
-        with output.phase("looking for the job", summary=False):
-            newest = job_list.newest(target)
-        if newest is not None:
-            return newest
-    return find_job(job_id, target)
+    with output.phase("looking for the job", summary=False):
+        newest = job_list.newest(target)
+    if newest is None:
+        raise _no_newest(target)
+    return newest
 
 
 _OF_BATCHES = {"logs": "logs", "result": "results", "wait": "results", "cancel": "cancel", "cleanup": "cleanup"}
