@@ -9,6 +9,7 @@ it. So no thread reads from a file number that belongs to somebody else by then.
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import select
 import socket
@@ -103,7 +104,9 @@ class _Connection:
         """Wake the thread that uses it, which closes it then."""
         with contextlib.suppress(OSError):  # the other end may be gone
             # SSLSocket's own forgets that it is encrypted, and what is sent after it goes out as it is.
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+            # eventlet's class has none: each of its sockets wraps one of Python's.
+            shutdown = getattr(socket.socket, "shutdown", _socket.socket.shutdown)
+            shutdown(getattr(self.socket, "fd", self.socket), socket.SHUT_RDWR)
 
 
 class Response:
@@ -203,6 +206,9 @@ def _wrapped(context: ssl.SSLContext, used: socket.socket, host: str | None) -> 
 
 def _poll(used: socket.socket, what: int, seconds: float) -> bool:
     """Wait until a socket can be read or written; select() takes no file number above 1023."""
+    if not hasattr(select, "poll"):  # eventlet removes it; its select() lets others run, and takes any file number
+        reads, writes = ((used,), ()) if what == select.POLLIN else ((), (used,))
+        return any(select.select(reads, writes, (), seconds))
     poll = select.poll()
     poll.register(used.fileno(), what)
     return bool(poll.poll(seconds * 1000))

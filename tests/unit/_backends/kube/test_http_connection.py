@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import os
 import re
+import select
 import socket
 import ssl
 import threading
@@ -190,7 +191,11 @@ def test_what_is_cut_or_no_answer_is_an_error_and_never_half_a_body(start, answe
         ask(pool).read()
 
 
-def test_a_connection_serves_the_next_request_once_its_answer_was_read(start) -> None:
+@pytest.mark.parametrize("library", ["none", "eventlet"])
+def test_a_connection_serves_the_next_request_once_its_answer_was_read(start, library, monkeypatch) -> None:
+    if library == "eventlet":
+        monkeypatch.delattr(select, "poll")
+
     def twice(used: socket.socket) -> None:
         for _ in range(2):
             peer.head(used)
@@ -277,6 +282,23 @@ class ContextOfGevent(ssl.SSLContext):
     def wrap_socket(self, sock: socket.socket, *, server_hostname: str) -> ssl.SSLSocket:  # type: ignore[override]
         assert isinstance(server_hostname, str)
         return super().wrap_socket(sock, server_hostname=server_hostname)
+
+
+class SocketOfEventlet:
+    """Wraps a socket; the class itself has no ``shutdown``."""
+
+    def __init__(self, used: socket.socket) -> None:
+        self.fd = used
+
+
+def test_a_connection_of_a_program_under_eventlet_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(socket, "socket", SocketOfEventlet)
+
+    with ours, theirs:
+        http_connection._Connection(SocketOfEventlet(ours)).abort()  # type: ignore[arg-type]
+
+        assert theirs.recv(1) == b""
 
 
 @pytest.mark.parametrize("kind", [ssl.SSLContext, ContextOfGevent])
@@ -526,7 +548,10 @@ def test_the_server_chooses_the_protocol_and_its_first_message_may_come_at_once(
     assert ends.ours.receive() == b"hello"
 
 
-def test_messages_of_all_sizes_arrive_whole_in_both_directions(ends: Ends) -> None:
+@pytest.mark.parametrize("library", ["none", "eventlet"])
+def test_messages_of_all_sizes_arrive_whole_in_both_directions(ends: Ends, library, monkeypatch) -> None:
+    if library == "eventlet":
+        monkeypatch.delattr(select, "poll")
     ends.ours.receive()
     for size in (0, 1, 125, 126, 65_535, 65_536, 900_000):
         data = os.urandom(size)
