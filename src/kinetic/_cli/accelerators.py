@@ -28,13 +28,13 @@ _GPU_COLUMNS = (
 )
 _TPU_COLUMNS = (
     Column("TPU"),
-    Column("ALIAS"),
+    Column("ALIAS", spare=1),
     Column("CHIPS", right=True),
     Column("TOPOLOGY"),
     Column("HOSTS", right=True),
-    Column("CHIPS PER HOST", right=True),
-    Column("MACHINE TYPE", spare=1),
-    Column("AT GOOGLE", spare=2),
+    Column("CHIPS PER HOST", right=True, spare=2),
+    Column("MACHINE TYPE", spare=3),
+    Column("AT GOOGLE", spare=4),
 )
 _GOOGLE_EXAMPLE = 8  # "v5p-8": the number that is most often mistaken for Google's
 _PLANE = 2  # axes; TPUs with more have too many shapes for a table

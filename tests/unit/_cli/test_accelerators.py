@@ -8,6 +8,7 @@ import pytest
 
 from kinetic import _hardware as hardware
 from kinetic._jobs import locate
+from kinetic._output import colors
 from kinetic.errors import CapacityError
 
 
@@ -35,6 +36,17 @@ def test_a_row_of_a_tpu_has_chips_topology_hosts_and_chips_per_host(kinetic) -> 
 
     assert "tpu-v5litepod v5e 16 4x4 4 4 ct5lp-hightpu-4t".split() in found
     assert "tpu-v5p 8 2x2x2 2 4 ct5p-hightpu-4t v5p-16".split() in found
+
+
+def test_the_tables_fit_into_a_narrow_terminal(kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(colors, "is_terminal", lambda _: True)
+
+    told = kinetic("accelerators").stdout
+
+    gpus, tpus, _ = told.split("\n\n", 2)
+    assert max(map(len, [*gpus.splitlines(), *tpus.splitlines()])) <= 40
+    assert tpus.splitlines()[0].split() == ["TPU", "CHIPS", "TOPOLOGY", "HOSTS"]
 
 
 def test_plain_words_say_where_a_number_means_something_else_at_google(kinetic) -> None:
