@@ -85,7 +85,7 @@ class Filters(NamedTuple):
         if self.name is not None:
             from fnmatch import fnmatchcase
 
-            if not fnmatchcase(name, self.name):
+            if not name or not fnmatchcase(name, self.name):  # the name of a variable that is not set, or "$PREFIX*"
                 return False
         return {*tags, *(f"{key}={value}" for key, value in tags.items())}.issuperset(self.tags)
 

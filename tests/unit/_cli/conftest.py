@@ -75,6 +75,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
         image_uri: str = "",
         backend: str = "local",
         zone: str = "local",
+        name: str | None = None,
         **more,
     ) -> str:
         when = time.time() - days * DAY
@@ -98,6 +99,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
             store=store.url,
             host=locate.machine() if backend == "local" else None,
             key_id=key_id,
+            name=name,
         )
         store.put(keys.record(job_id), locate.seal_record(records.plain(handle), {}, key))
         if log:

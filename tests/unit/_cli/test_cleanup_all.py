@@ -206,6 +206,16 @@ def test_outputs_stay(kinetic, made_job, home) -> None:
     assert output.read_bytes() == b"weights"
 
 
+@pytest.mark.parametrize("pattern", ["", "*"])  # of --name "$NAME" and --name "$PREFIX*" without such a variable
+def test_a_job_without_a_name_is_not_removed_by_a_pattern_for_names(pattern, kinetic, made_job) -> None:
+    unnamed, named = made_job(), made_job(name="try-1")
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes", "--name", pattern)
+
+    assert told.exit_code == 0
+    assert live() == ({unnamed} if pattern else {unnamed, named})
+
+
 @pytest.mark.parametrize(
     "words", [(), ("--older-than", "7d"), ("a-job", "--all"), ("a-job", "--older-than", "7d"), ("a-job", "--dry-run")]
 )
