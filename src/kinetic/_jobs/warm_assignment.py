@@ -571,7 +571,8 @@ def find_one(backend: KubeBackend, owner: str, beginning: str) -> WarmState:
         OptionError: None, or several.
     """
     found = {state.name: state for state in backend.warm.find_all(owner)}
-    name = keys.only_match(beginning, [each for each in found if each.startswith(beginning)], "warm pods")
+    alike = [each for each in found if beginning and each.startswith(beginning)]
+    name = keys.only_match(beginning, alike, "warm pods")
     if name is None:
         raise OptionError(
             f"there is no warm pod {beginning!r}",

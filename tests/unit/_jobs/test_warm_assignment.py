@@ -6,17 +6,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+
+import pytest
 
 from kinetic._backends.kube.warm_launcher import WarmState
 from kinetic._jobs import warm_assignment
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.warm_pods import WarmPod
-from kinetic.errors import BackendUnavailableError
-
-if TYPE_CHECKING:
-    import pytest
+from kinetic.errors import BackendUnavailableError, OptionError
 
 ENDED, COLLECTED, RUNS, ELSEWHERE, NEVER = "cpu-a", "cpu-b", "cpu-c", "cpu-d", "cpu-e"
 
@@ -61,3 +59,14 @@ def test_a_batch_asks_a_warm_pod_that_cannot_be_reached_once_in_two_minutes(monk
 
     assert given == [[], [], []]
     assert asked == ["cpu-warm"]
+
+
+@pytest.mark.parametrize(("beginning", "found"), [("cpu-", "cpu-warm"), ("", None), ("gpu", None)])
+def test_a_warm_pod_is_named_by_a_beginning_that_is_not_empty(beginning: str, found: str | None) -> None:
+    page = WarmPod("cpu-warm", "memory://a", 600.0, 3600.0)
+    state = WarmState("cpu-warm", page, "cpu", {}, {}, {}, "cpu-warm-0", time.time())
+    backend = SimpleNamespace(warm=SimpleNamespace(find_all=lambda _: [state]))
+
+    expected = contextlib.nullcontext() if found else pytest.raises(OptionError, match="no warm pod")
+    with expected:
+        assert warm_assignment.find_one(backend, "ann", beginning).name == found  # type: ignore[arg-type] # asks this
