@@ -166,10 +166,32 @@ def test_a_module_put_or_changed_beside_those_of_python_is_noticed(
 ) -> None:
     (tmp_path / "there.py").write_text("NUMBER = 1")
     monkeypatch.setattr(cleanup.sysconfig, "get_path", lambda _: str(tmp_path))
-    before = cleanup._loaded()
+    before = cleanup._loaded([])
 
     (tmp_path / name).write_text("NUMBER = 2")
     os.utime(tmp_path / name, (1, 1))
 
-    now = cleanup._loaded()
+    now = cleanup._loaded([])
     assert {path for path in now if now[path] != before.get(path)} == {str(tmp_path / name)}
+
+
+def test_a_module_put_into_a_folder_of_the_image_s_search_path_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = own, code, image, volume = [tmp_path / name for name in ("own", "own/code", "image", "volume")]
+    for folder in names:
+        folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(code), str(image), str(volume), *sys.path])
+    monkeypatch.setattr(cleanup.processes, "mounts", lambda: [("1", "/"), ("2", str(volume))])
+    monkeypatch.setattr(cleanup, "_TEMPORARY", ())
+    monkeypatch.setenv("HOME", str(own))
+    cleaner = cleanup.Cleaner(own, str(code), None, is_container=True)
+
+    (volume / "of_another_pod.py").write_text("")
+    before = cleaner._check_loaded(installs=False)
+    (image / "sitecustomize.py").write_text("")
+
+    assert before == ""
+    assert (
+        cleaner._check_loaded(installs=False) == f"it changed {image}/sitecustomize.py, which the next job could load"
+    )

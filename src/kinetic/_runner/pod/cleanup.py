@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -56,7 +57,8 @@ class Cleaner:
         self._points = {point for _, point in self._mounts}
         self._folders = list(_folders(self._points, processes.mounts_in_memory())) if self._is_container else []
         self._files = {folder: self._remember(folder) for folder in self._folders}
-        self._loaded = _loaded() if self._is_container else {}
+        self._path = list(_search_path(self._own, self._points, processes.mounts_in_memory()))
+        self._loaded = _loaded(self._path) if self._is_container else {}
         self._system_v = {kind: _system_v(kind) for kind in _SYSTEM_V} if self._is_container else {}
 
     def clean(self, spared: Collection[int], *, kept: Collection[str] = (), installs: bool = False) -> str:
@@ -151,7 +153,7 @@ class Cleaner:
         """Return what a task changed of the image's programs and packages, unless it was asked to install some."""
         if not self._loaded:
             return ""
-        now = _loaded()
+        now = _loaded(self._path)
         changed = sorted(path for path in now.keys() | self._loaded.keys() if now.get(path) != self._loaded.get(path))
         if changed and not installs:
             return f"it changed {changed[0]}, which the next job could load"
@@ -210,11 +212,22 @@ class _Remembered(NamedTuple):
 
 def _folders(points: Collection[str], in_memory: Collection[str]) -> Iterator[str]:
     home = os.path.realpath(os.path.expanduser("~"))
-    inner = max((each for each in points if f"{home}/".startswith(f"{each.rstrip('/')}/")), key=len, default="/")
-    # In a volume of the cluster, what is new may be of another pod.
-    own = [home] if inner == "/" or inner in in_memory else []
+    own = [] if _is_in_a_volume(home, points, in_memory) else [home]
     for folder in dict.fromkeys((*map(os.path.realpath, _TEMPORARY), *own)):
         if os.path.isdir(folder) and folder not in {"/", "/usr", "/opt", "/home", "/root/.."}:
+            yield folder
+
+
+def _is_in_a_volume(folder: str, points: Collection[str], in_memory: Collection[str]) -> bool:
+    """Return whether a folder is in a volume of the cluster, where what is new may be of another pod."""
+    inner = max((each for each in points if f"{folder}/".startswith(f"{each.rstrip('/')}/")), key=len, default="/")
+    return inner != "/" and inner not in in_memory
+
+
+def _search_path(own: str, points: Collection[str], in_memory: Collection[str]) -> Iterator[str]:
+    """Yield the folders of the image in which an interpreter looks for modules, as PYTHONPATH and Debian name them."""
+    for folder in map(os.path.realpath, filter(None, sys.path)):
+        if not f"{folder}/".startswith(f"{own}/") and not _is_in_a_volume(folder, points, in_memory):
             yield folder
 
 
@@ -250,11 +263,11 @@ def _system_v(kind: str) -> set[int]:
     return set()
 
 
-def _loaded() -> dict[str, tuple[int, int]]:
+def _loaded(search_path: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return what an interpreter or a program of the next task would find by its name, and what tells of a change."""
     found: dict[str, tuple[int, int]] = {}
     python = (sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib", "scripts"))
-    folders = [*python, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    folders = [*search_path, *python, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     for folder in {os.path.realpath(each) for each in folders if each}:  # /bin is /usr/bin in most images
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for each in entries:
