@@ -17,7 +17,7 @@ from kinetic._jobs import job_cost, locate, outputs, results
 from kinetic._jobs import status as job_status
 from kinetic._output import format as output_format
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys, outcomes
+from kinetic._wire import digests, keys, outcomes
 from kinetic.errors import DataMissingError, KineticError, OptionError, ResultMissingError
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def _argument_names(handle: JobHandle, order: Order) -> Page | None:
     if artifact.size <= pickled_names.MOST_BYTES:
         with contextlib.suppress(KineticError):
             if artifact.inline:
-                found = pickled_names.read(artifact.unwrap("the arguments"))
+                data = artifact.unwrap("the arguments")
             else:
-                found = pickled_names.read(
-                    locate.store_of(handle).get(artifact.key, start=artifact.start, length=artifact.size)
-                )
+                data = locate.store_of(handle).get(artifact.key, start=artifact.start, length=artifact.size)
+                artifact.verify(digests.of_bytes(data), "the arguments")
+            found = pickled_names.read(data)
     return {"positional": found.positional, "keywords": list(found.keywords)} if found is not None else None
 
 

@@ -309,6 +309,21 @@ def test_a_value_whose_bytes_were_changed_is_not_opened(stored, dashboard, tmp_p
     assert not (tmp_path / "exploded").exists()
 
 
+def test_names_of_arguments_that_were_changed_in_the_store_are_not_shown(project, dashboard, home):
+    text = "t" * 50_000  # too much for the order
+    job_id = submit(project, f"job = slow.run_async(path={text!r}); print(job.job_id); job.cancel()").split()[0]
+    served = dashboard()
+    before = served.get(f"/jobs/{job_id}")["arguments"]
+    file = home / "store" / keys.arguments(job_id)
+
+    changed = file.read_bytes().replace(b"path", b"evil")
+    file.unlink()
+    file.write_bytes(changed)
+
+    assert before == {"positional": 0, "keywords": ["path"]}
+    assert served.get(f"/jobs/{job_id}")["arguments"] is None
+
+
 def test_a_file_of_a_job_is_never_a_page_of_ours(stored, dashboard):
     job_id = stored.add()
     stored.write_output(job_id, "page.html", b"<script>alert(1)</script>")
