@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from kinetic._inspect import port_forward
 from kinetic._jobs import locate, status, wait
 from kinetic._output import terminal as output
-from kinetic._wire import digests, inspection, keys
-from kinetic._wire.order import Order
+from kinetic._wire import inspection
 from kinetic.errors import (
     BackendError,
     BackendUnavailableError,
@@ -259,10 +258,7 @@ def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:
     found = locate.backend_of(job).stacks(job.job_id, hosts=list(hosts))
     if any(each.text for each in found):
         with contextlib.suppress(KineticError):
-            store = locate.store_of(job)
-            order = store.get(keys.group_order(job.group_id) if job.group_id else keys.order(job.job_id))
-            plan = Order.from_bytes(order, sha256=digests.of_bytes(order)).plan  # only shown, so it is not verified
-            if root := str(plan.get("root") or "").rstrip("/"):
+            if root := str(locate.order_of(job).plan.get("root") or "").rstrip("/"):
                 return [
                     each._replace(text=_RELATIVE.sub(lambda file: f"{file[0]}{root}/", each.text)) for each in found
                 ]

@@ -149,6 +149,27 @@ def test_stacks_name_the_files_of_the_project_where_the_user_has_them(running, p
     assert result(kinetic, gate, job_id) == "done"
 
 
+def test_stacks_name_no_folder_that_another_user_of_the_store_wrote_into_the_order(
+    running, kinetic, gate, project, home
+) -> None:
+    project.write("loader.py", "def fetch(ready):\n    return ready()\n")
+    script = SCRIPT.replace(
+        "            time.sleep(0.01)", "            __import__('loader').fetch(lambda: time.sleep(0.01))"
+    )
+    job_id = running("waits", script=script)
+    order = home / "store" / job_id / "order.json"
+    changed = order.read_bytes().replace(str(project.root).encode(), b"/evil")
+    order.unlink()
+    order.write_bytes(changed)
+
+    told = kinetic("jobs", "stacks", job_id)
+
+    assert (told.code, told.err) == (0, "")
+    assert b'"/evil"' in changed
+    assert 'File "loader.py", line 2 in fetch' in told.out
+    assert result(kinetic, gate, job_id) == "done"
+
+
 def test_the_thread_that_writes_how_far_a_job_is_is_not_among_the_stacks(running, kinetic, gate) -> None:
     job_id = running("reports")
 
