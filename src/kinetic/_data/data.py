@@ -208,6 +208,15 @@ def _resolved(raw: str) -> str:
         if not rest.startswith("/"):
             raise OptionError(f"{raw!r} names a host", why="a local path has three slashes: file:///folder")
         return _local(rest if os.path.lexists(rest) or "%" not in rest else _unquoted(rest))
+    from kinetic._wire import addresses  # only for data elsewhere
+
+    place = rest if known == "az://" else raw  # a container may stand before an @
+    if (shown := addresses.without_secrets(place)) != place:
+        raise OptionError(
+            "the address of data holds a password, a signature or a token",
+            why=f"it would be stored with the job: {f'{known}{shown}' if known == 'az://' else shown}",
+            next="remove it; jobs get credentials as docs/stores.md lists them",
+        )
     if known not in {*_CLOUDS, _HUGGING_FACE}:
         raise OptionError(f"{raw!r} is not a supported address", next=f"one of: {_KNOWN}")
     name, slash, _ = rest.partition("?" if known == _HUGGING_FACE else "/")

@@ -113,6 +113,21 @@ def test_what_cannot_be_data_is_refused_at_once(path, kind, says):
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "az://container@account/set.csv?sv=2024-11-04&sig=marker",
+        "https://account.blob.core.windows.net/container/set.csv?sig=marker",
+        "https://user:marker@example.com/set.csv",
+        "hf://user:marker@owner/set",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_the_secret_not_shown(address, capsys):
+    with pytest.raises(OptionError, match="holds a password, a signature or a token") as caught:
+        Data(address)
+    assert "marker" not in f"{caught.value} {caught.value.why} {caught.value.next} {capsys.readouterr()}"
+
+
 @pytest.mark.parametrize("flags", [{"fuse": 1}, {"fuse": None}, {"hf_trust_remote_code": "yes"}])
 def test_a_flag_is_true_or_false(folder, flags):
     with pytest.raises(TypeError):
