@@ -952,6 +952,22 @@ def test_a_password_in_an_address_of_azure_is_not_shown():
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "az://container@account/folder?sv=2024-11-04&sig=marker",
+        "az://container?sig=marker",
+        "s3://bucket/folder?X-Amz-Signature=marker",
+        "https://account.blob.core.windows.net/container?sv=2024-11-04&sig=marker",
+        "https://user:marker@minio.example/bucket",
+    ],
+)
+def test_an_address_with_a_signature_is_refused_and_the_signature_not_shown(url):
+    with pytest.raises(OptionError) as caught:
+        open_store(url)
+    assert "marker" not in f"{caught.value} {caught.value.why} {caught.value.next}"
+
+
 # ------------------------------------------------------------------------------------------------- opening, processes
 
 

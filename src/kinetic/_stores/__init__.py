@@ -70,8 +70,10 @@ def open_store(url: str) -> Store:
         from kinetic._stores.files import FileStore
 
         return FileStore(path)
+    from kinetic._wire import addresses  # on the way to an error
+
     raise OptionError(
-        f"{url!r} is not a store that kinetic can open",
+        f"{addresses.without_secrets(url)!r} is not a store that kinetic can open",
         why="stores: gs://bucket/prefix, s3://bucket/prefix, az://container@account/prefix, file:///folder, memory://name",
         next="unset KINETIC_STORE, or give it such an address",
     )

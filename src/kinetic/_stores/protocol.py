@@ -293,9 +293,18 @@ def parse_address(url: str) -> Address:
     """Take ``gs://bucket/prefix``, ``s3://bucket/prefix`` or ``az://container@account/prefix`` apart.
 
     Raises:
-        OptionError: It has no bucket, a user before it, or a prefix that no key could start with.
+        OptionError: It has no bucket, a user, a signature, or a prefix that no key could start with.
     """
     scheme, _, rest = url.partition("://")
+    if "?" in rest:
+        from kinetic._wire import addresses  # few need it, as below
+
+        if (shown := addresses.without_secrets(rest)) != rest:
+            raise OptionError(
+                "the address of a store holds a signature or a token",
+                why=f"it would be stored with each job: {scheme}://{shown}",
+                next="remove what is behind the ?; credentials come from the environment, as docs/stores.md lists them",
+            )
     bucket, _, prefix = rest.partition("/")
     name, at, account = bucket.partition("@") if scheme == "az" else (bucket, "", "")
     if "@" in name + account or (at and not _BUCKET.fullmatch(name)):  # not shown: it may be a password
