@@ -38,6 +38,7 @@ HISTORY_LOG_BYTES = 10 << 20  # of the end of each log of a collected job, befor
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
 
 _BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 20
+_MOST_PACKED = HISTORY_LOG_BYTES + 3 * _BLOCK  # of a kept log: gzip adds some kilobytes to what it cannot compress
 _DIGITS = 18  # of the offset of a segment
 _SEGMENT = 1 << 20  # bytes, as the runner cuts it
 _PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two requests to the backend for what the store has
@@ -288,7 +289,7 @@ def history_log(store: Store, job_id: str, *, attempt: int | None, host: int) ->
         return None
     found, data = kept[number], b""
     try:
-        packed = store.get(keys.history_log(job_id, number, host))
+        packed = store.get(keys.history_log(job_id, number, host), length=_MOST_PACKED)
         data = zlib.decompressobj(GZIP).decompress(packed, HISTORY_LOG_BYTES + 2 * _BLOCK)
     except KeyMissingError:
         report(job_id, "what the history kept of it is gone")

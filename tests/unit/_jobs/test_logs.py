@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from kinetic._backends.protocol import BytesLog
 from kinetic._jobs import logs
 from kinetic._jobs.logs import Follower, HistoryLog, StoredLog
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys
+from kinetic._wire import digests, keys
 from kinetic._wire.digests import LogHasher
 from kinetic.errors import KeyMissingError, StoreUnreachableError
 
@@ -55,6 +56,31 @@ def stored(store: MemoryStore, *segments: bytes, attempt: int = 0) -> StoredLog:
         store.put(keys.log_segment("job", attempt, 0, start), segment)
         start += len(segment)
     return StoredLog(store, keys.logs("job", attempt, 0))
+
+
+def test_no_more_is_read_of_a_kept_log_than_it_can_have(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = bytes(range(256)) * 4 * (logs.HISTORY_LOG_BYTES >> 10)
+    page = {"logs": [{"attempt": 0, "host": 0, "size": len(kept), "sha256": digests.of_bytes(kept)}]}
+    monkeypatch.setattr(logs.locate, "read_page", lambda *_: page)
+    at, told, read = keys.history_log("job", 0, 0), list[str](), list[int]()
+    monkeypatch.setattr(logs, "report", lambda _, why: told.append(why))
+    get = store.get
+
+    def counted(key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        found = get(key, start=start, length=length)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(store, "get", counted)
+    packed = zlib.compress(kept, 0, wbits=logs.GZIP)  # as large as it can be
+    store.put(at, packed)
+    whole = logs.history_log(store, "job", attempt=0, host=0)
+    store.put(at, packed + bytes(64 << 20))
+    logs.history_log(store, "job", attempt=0, host=0)
+
+    assert whole is not None
+    assert (whole.size(), told) == (len(kept), [])
+    assert read[1] < len(packed) + (1 << 20)
 
 
 def test_the_pieces_of_a_log_are_whole_lines_wherever_they_were_cut() -> None:

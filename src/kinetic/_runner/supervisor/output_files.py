@@ -85,7 +85,7 @@ def _fetched(store: Store, folder: Path) -> dict[str, State]:
     """Fetch the files that the pages of all hosts name, as far as they are still there."""
     named: dict[str, State] = {}
     for entry in store.entries(OUTPUT_PAGES):
-        named |= _read_page(store.get(entry.key), entry.key)
+        named |= _read_page(store.get(entry.key, length=documents.MOST_BYTES + 1), entry.key)
 
     def fetch(path: str, changed: int) -> tuple[str, State] | None:
         place = folder / path

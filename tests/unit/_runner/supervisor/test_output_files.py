@@ -13,6 +13,9 @@ import pytest
 
 from kinetic._runner.supervisor import output_files
 from kinetic._runner.supervisor.output_files import OutputFiles
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import documents
+from kinetic._wire.order import OUTPUT_PAGES
 from kinetic._wire.task import Task
 
 JOB = "cpu-train-20261128-120000-abcdef0"
@@ -219,3 +222,21 @@ def test_nothing_is_sent_of_a_job_whose_function_never_began(task: Task, bucket:
 
     assert sending.finish(lambda _: False) == ""
     assert not bucket.exists()
+
+
+def test_no_more_is_read_of_a_page_of_files_than_a_page_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = MemoryStore("pages"), list[int]()
+    store.put(f"{OUTPUT_PAGES}0.json", b" " * 1000)
+    get = store.get
+
+    def counted(key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        read.append(len(found := get(key, start=start, length=length)))
+        return found
+
+    monkeypatch.setattr(store, "get", counted)
+    monkeypatch.setattr(documents, "MOST_BYTES", 100)
+
+    assert output_files._fetched(store, tmp_path) == {}
+    assert read == [101]
