@@ -120,9 +120,12 @@ def shortened(text: str, columns: int) -> str:
     """Cut a text to at most some columns; an ellipsis marks the cut."""
     if width(text) <= columns:
         return text
-    while text and width(text) > columns - 1:
-        text = text[:-1]
-    return f"{text}…" if columns > 0 else ""
+    left = columns - 1
+    for end, character in enumerate(text if left >= 0 else ""):
+        left -= width(character)
+        if left < 0:
+            return f"{text[:end]}…"
+    return ""
 
 
 class Column(NamedTuple):

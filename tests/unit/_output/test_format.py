@@ -80,6 +80,18 @@ def test_columns_stand_below_each_other_whatever_their_letters_are() -> None:
     assert [format_.width(line.rpartition(" ")[0]) for line in lines[1:]] == [6, 6]
 
 
+def test_a_long_text_is_shortened_without_measuring_the_rest_for_each_character(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured, width = list[int](), format_.width
+    monkeypatch.setattr(format_, "width", lambda text: measured.append(len(text)) or width(text))
+
+    short = format_.shortened("ä" * 4000, 40)
+
+    assert short == "ä" * 39 + "…"
+    assert sum(measured) < 5000
+
+
 def test_a_wide_letter_counts_twice_when_a_cell_is_shortened() -> None:
     short = format_.shortened("名前名前名前", 6)
 
