@@ -191,6 +191,17 @@ def test_a_command_gets_the_json_and_the_clients_folder_and_variables(folder, ho
     assert others == ["SUCCEEDED", "of the client", str(folder)]
 
 
+def test_a_command_is_told_of_a_message_that_no_variable_can_hold(folder, home, tmp_path, wait_until):
+    told = tmp_path / "told"
+    command = f'echo "$KINETIC_NOTICE_TEXT" > {told}'
+    notifier.keep(tmp_path, "cpu-job-1", [command], {"id": "cpu-job-1", "function": "train"})
+
+    notifier.send(tmp_path, "cpu-job-1", notifier.Ended("FAILED", "ValueError: \0 \ud800 \x1b[31m"))
+    wait_until(lambda: not list((tmp_path / notifier.FOLDER).glob("*.claimed")), seconds=30)
+
+    assert told.read_text() == "train failed: ValueError: \\x00 \\ud800 \\x1b[31m (cpu-job-1)\n"
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="it has another program for notices")
 def test_a_notice_of_the_desktop_is_shown_by_its_program(folder, home, tmp_path, monkeypatch, wait_until):
     (tmp_path / "bin").mkdir()

@@ -25,6 +25,7 @@ from typing import Any
 from kinetic._backends.local import runtime_files
 from kinetic._wire import NamedTuple, folders, keys, order
 from kinetic._wire.outcomes import Outcome
+from kinetic.errors import printable
 
 DESKTOP = "desktop"
 FOLDER = "notifications"
@@ -244,7 +245,8 @@ def _run(command: str, body: Mapping[str, Any]) -> str:
     import subprocess
 
     named = {"JOB_ID": body["id"], "STATUS": body["status"], "TEXT": body["text"]}
-    environ = {**os.environ, **{f"KINETIC_NOTICE_{name}": str(value) for name, value in named.items()}}
+    # No variable can hold a NUL or half of a character, as the message of an exception may.
+    environ = {**os.environ, **{f"KINETIC_NOTICE_{name}": printable(str(value)) for name, value in named.items()}}
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         input=json.dumps(body).encode(),
@@ -262,7 +264,7 @@ def _show(body: Mapping[str, Any]) -> str:
     import shutil
     import subprocess
 
-    title, text = f"kinetic: {body['status'].lower()}", str(body["text"])
+    title, text = f"kinetic: {body['status'].lower()}", printable(str(body["text"]))
     if sys.platform == "darwin":
         script = f"display notification {json.dumps(text)} with title {json.dumps(title)}"
         words = ["osascript", "-e", script]
