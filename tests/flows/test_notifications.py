@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 import threading
@@ -200,6 +202,27 @@ def test_a_command_is_told_of_a_message_that_no_variable_can_hold(folder, home, 
     wait_until(lambda: not list((tmp_path / notifier.FOLDER).glob("*.claimed")), seconds=30)
 
     assert told.read_text() == "train failed: ValueError: \\x00 \\ud800 \\x1b[31m (cpu-job-1)\n"
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_command_for_slack_in_the_manual_sends_a_message_with_quotation_marks(
+    folder, home, tmp_path, monkeypatch, wait_until
+):
+    manual = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
+    (command,) = re.findall(r"--notify '(.*\$SLACK_WEBHOOK.*)' -- ", manual)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "curl"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/sent\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLACK_WEBHOOK", "https://hooks.example/1")
+    notifier.keep(tmp_path, "cpu-job-1", [command], {"id": "cpu-job-1", "function": "train"})
+
+    notifier.send(tmp_path, "cpu-job-1", notifier.Ended("FAILED", 'KeyError: "lr", \\'))
+    wait_until(lambda: not list((tmp_path / notifier.FOLDER).glob("*.claimed")), seconds=30)
+
+    assert json.loads((tmp_path / "sent").read_text()) == {"text": 'train failed: KeyError: "lr", \\ (cpu-job-1)'}
+    assert (tmp_path / "words").read_text().split()[-1] == "https://hooks.example/1"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it has another program for notices")
