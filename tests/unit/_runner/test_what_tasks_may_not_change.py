@@ -175,12 +175,16 @@ def test_a_module_put_or_changed_beside_those_of_python_is_noticed(
     assert {path for path in now if now[path] != before.get(path)} == {str(tmp_path / name)}
 
 
-def test_a_module_put_into_a_folder_of_the_image_s_search_path_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("where", "name"), [("image", "sitecustomize.py"), ("lib", "libssl.so.3")])
+def test_a_module_or_library_put_into_a_folder_of_the_image_s_search_path_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, name: str
 ) -> None:
-    names = own, code, image, volume = [tmp_path / name for name in ("own", "own/code", "image", "volume")]
+    names = own, code, image, volume, libraries = [
+        tmp_path / each for each in ("own", "own/code", "image", "volume", "lib")
+    ]
     for folder in names:
         folder.mkdir()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{libraries}:")
     monkeypatch.setattr(sys, "path", [str(code), str(image), str(volume), *sys.path])
     monkeypatch.setattr(cleanup.processes, "mounts", lambda: [("1", "/"), ("2", str(volume))])
     monkeypatch.setattr(cleanup, "_TEMPORARY", ())
@@ -189,9 +193,8 @@ def test_a_module_put_into_a_folder_of_the_image_s_search_path_is_noticed(
 
     (volume / "of_another_pod.py").write_text("")
     before = cleaner._check_loaded(installs=False)
-    (image / "sitecustomize.py").write_text("")
+    (tmp_path / where / name).write_text("")
 
     assert before == ""
-    assert (
-        cleaner._check_loaded(installs=False) == f"it changed {image}/sitecustomize.py, which the next job could load"
-    )
+    said = cleaner._check_loaded(installs=False)
+    assert said == f"it changed {tmp_path / where / name}, which the next job could load"

@@ -225,8 +225,9 @@ def _is_in_a_volume(folder: str, points: Collection[str], in_memory: Collection[
 
 
 def _search_path(own: str, points: Collection[str], in_memory: Collection[str]) -> Iterator[str]:
-    """Yield the folders of the image in which an interpreter looks for modules, as PYTHONPATH and Debian name them."""
-    for folder in map(os.path.realpath, filter(None, sys.path)):
+    """Yield the folders of the image in which modules and libraries are looked for, as PYTHONPATH and Debian say."""
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    for folder in map(os.path.realpath, filter(None, [*sys.path, *libraries])):
         if not f"{folder}/".startswith(f"{own}/") and not _is_in_a_volume(folder, points, in_memory):
             yield folder
 
