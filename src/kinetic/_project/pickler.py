@@ -82,9 +82,10 @@ _PICKLES = {"pickle", "torch", "joblib", "dill", "cloudpickle", "pandas"}  # and
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
 _T = TypeVar("_T")
+_OF_JAX = "a pytree of JAX"  # which it is in the job, too, however it travels
 # Where libraries keep classes: module, table, and what one is for them. Of JAX 0.4 to 0.10, Keras 3; nothing public.
 _REGISTRIES = (
-    ("jax._src.tree_util", "_registry", "a pytree of JAX"),
+    ("jax._src.tree_util", "_registry", _OF_JAX),
     ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_NAMES", "registered with Keras"),
 )
 _STORAGES = {"InMemoryStorage", "RDBStorage"}  # where Optuna keeps studies; a trial brings its study's along
@@ -205,17 +206,33 @@ class PickleRules:
         is_sought = is_sent and kind.__module__ != "__main__" and not self.is_by_value(kind.__module__)
         if is_sought and (place := self._place_of(kind)):
             return references.decorated, place
-        what = _registered_as(kind) if is_sent else None
-        is_made = is_sent and kind.__module__ == "__main__" and _has_slots_of_its_metaclass(kind)
-        if what or is_made or (is_sent and kind.__module__ == "__main__" and reducers.keeps_its_place(kind)):
+        if is_sought and (field := reducers.field_of(kind)) and self._is_made_again(field[0]):
+            return references.field_type, field
+        what = _registered_as(kind) if is_sent else ""
+        if source := self._source_of(kind, what) if is_sent else None:
+            return reducers.of_source(kind.__name__, *source)
+        if what and what != _OF_JAX:
+            self._lost[kind.__qualname__] = what
+        return reducers.of_class(kind, reduced)
+
+    @staticmethod
+    def _source_of(kind: type, what: str) -> Any:
+        """Return the ``ClassSource`` with which the job defines a class, or None; ``what``: see ``_registered_as``."""
+        is_made = kind.__module__ == "__main__" and _has_slots_of_its_metaclass(kind)
+        if what or is_made or (kind.__module__ == "__main__" and reducers.keeps_its_place(kind)):
             from kinetic._project import class_source  # only with JAX, Keras or such a decorator
 
             source = class_source.class_source(kind)
-            if source and not (is_made and "__slots__" in source.text):
-                return reducers.of_source(kind.__name__, *source)
-            if what:
-                self._lost[kind.__qualname__] = what
-        return reducers.of_class(kind, reduced)
+            return None if source and is_made and "__slots__" in source.text else source
+        return None
+
+    def _is_made_again(self, kind: type) -> bool:
+        """Return whether the job defines a class by its statement, and all that this needs is a library's."""
+        source = self._source_of(kind, _registered_as(kind))
+        plain = ModuleType | type | FunctionType | BuiltinFunctionType
+        return source is not None and all(
+            isinstance(each, plain) or name[:2] == "__" for name, each in source.now.items()
+        )
 
     def _place_of(self, thing: object) -> tuple[str, str] | None:
         """Return where a module of the project has a class that says another name, as ``Pair = namedtuple("P", …)``.

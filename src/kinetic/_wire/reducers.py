@@ -237,6 +237,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
     slots of theirs; those of a tuple are always empty, and ``typing.NamedTuple`` refuses them.
 
     A class whose metaclass says how it is made, as ``deap.creator.create`` does, is made so where it is not there yet.
+    A pytree of JAX is one there, too.
     """
     reduce = copyreg.dispatch_table.get(type(kind)) if isinstance(kind, type) else None
     if reduce and isinstance(made := reduce(kind), tuple) and not any(made[2:]):  # a state would be lost
@@ -255,7 +256,52 @@ def of_class(kind: Any, reduced: Any) -> Any:
         arguments = (*arguments[:place], {**arguments[place], "__slots__": names}, *arguments[place + 1 :])
     if _told(kind.__mro__[1:]) or not own_name(type(kind)):
         make, arguments = make_class, (make, *arguments)
+    if calls := [*_registrations(kind)]:
+        return make, arguments, (rest[-1], rest[0], calls), None, None, _fill_and_register
     return make, arguments, *rest
+
+
+def _registrations(kind: type) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield what has told JAX and Flax of a class, and with what: nothing public says that."""
+    trees, states = sys.modules.get("jax._src.tree_util"), sys.modules.get("flax.serialization")
+    if trees and (entry := getattr(trees, "_registry", {}).get(kind)):
+        code, cells = getattr(entry[0], "__code__", None), getattr(entry[0], "__closure__", None) or ()
+        given = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=False)} if code else {}
+        if {"data_fields", "meta_fields"} <= {*given}:
+            known = *given["data_fields"], *given["meta_fields"]
+            others = [each for each in getattr(kind, "__dataclass_fields__", ()) if each not in known]
+            yield trees.register_dataclass, (given["data_fields"], given["meta_fields"], *([others] if others else []))
+        elif "flatten_with_keys" in given:
+            yield trees.register_pytree_with_keys, (given["flatten_with_keys"], entry[1])
+        else:
+            yield trees.register_pytree_node, (*entry,)
+    if states and (own := getattr(states, "_STATE_DICT_REGISTRY", {}).get(kind)):
+        yield states.register_serialization_state, own
+
+
+def _fill_and_register(kind: type, state: tuple[Any, ...]) -> None:
+    fill, its_own, calls = state
+    fill(kind, its_own)
+    for register, arguments in calls:
+        with contextlib.suppress(ValueError):  # it has come back to where it was registered
+            register(kind, *arguments)
+
+
+def field_of(kind: type) -> tuple[type, str] | None:
+    """Return the class of the script that has this one for a field, and the field's name.
+
+    As a function of a library makes one there: ``loss: Average.from_output("loss")``.
+    """
+    main = [*references.main_globals().values()]
+    if "<locals>" not in kind.__qualname__ or kind.__module__ == "__main__" or any(each is kind for each in main):
+        return None
+    for owner in main:
+        if isinstance(owner, type) and owner.__module__ == "__main__":
+            with contextlib.suppress(Exception):  # an annotation that names what is not defined
+                for name, each in owner.__annotations__.items():
+                    if each is kind:
+                        return owner, name
+    return None
 
 
 def made_in(module: ModuleType) -> list[type]:

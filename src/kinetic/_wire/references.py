@@ -123,6 +123,11 @@ def add_attributes(proxy: Any, attributes: dict[str, Any]) -> None:
     own.update(attributes | own)
 
 
+def field_type(owner: type, name: str) -> object:
+    """Return what the annotation of a field says."""
+    return owner.__annotations__[name]
+
+
 def made_class(module: str, name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Return the class that a module has under this name, if it was made in the same way; otherwise make it."""
     import copyreg  # few classes are made so

@@ -273,6 +273,8 @@ def pickler_class() -> type[pickle.Pickler]:
             is_odd = type(obj) is object or (isinstance(obj, type) and obj.__module__ != "__main__")
             if is_odd and (place := _place_in_the_project(obj)):
                 return references.named, (*place, python_runtime.python_version(), _by_value(obj))
+            if isinstance(obj, type) and (field := reducers.field_of(obj)):
+                return references.field_type, field
             reduced = reducers.without_new(obj)
             return reducers.of_class(obj, super().reduced(obj)) if reduced is NotImplemented else reduced
 
