@@ -260,11 +260,14 @@ class Client:
                 code="admission",
             )
         if reply.status == 403 and _OVER_QUOTA in message:
+            of_warm_pods = "those of warm pods that have ended stay for a day: kubectl delete job NAME, as listed by "
+            of_warm_pods += f"kubectl get jobs -n {namespace} -l app=kinetic-warm     "
             return CapacityError(
                 f"the quota of the namespace {namespace} is used up",
                 why=message,
                 next="remove jobs that have ended, which count as well: kinetic jobs cleanup --all     "
-                f"or wait for others; kubectl describe resourcequota -n {namespace} shows it",
+                f"{of_warm_pods if kind == JOB else ''}or wait for others; "
+                f"kubectl describe resourcequota -n {namespace} shows it",
             )
         is_terminating = reply.status == 403 and "because it is being terminated" in message
         if is_terminating or (reply.status == 404 and message.startswith(f'namespaces "{namespace}" not found')):

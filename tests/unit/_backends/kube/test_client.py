@@ -272,6 +272,11 @@ REFUSALS = [
         CapacityError, "capacity", "kubectl describe resourcequota -n research",
     ),
     (
+        refusal(403, 'jobs.batch "a" is forbidden: exceeded quota: team, requested: count/jobs.batch=1, used: '
+                "count/jobs.batch=5, limited: count/jobs.batch=5", "Forbidden"),
+        CapacityError, "capacity", "kubectl get jobs -n research -l app=kinetic-warm",
+    ),
+    (
         refusal(403, 'jobs.batch "a" is forbidden: unable to create new content in namespace research because it is '
                 "being terminated", "Forbidden"),
         LaunchError, "namespace-missing", "kubectl create namespace research",
