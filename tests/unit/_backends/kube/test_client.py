@@ -528,6 +528,17 @@ def test_a_proxy_of_the_environment_is_gone_through_except_where_it_says_not_to(
     assert (len(proxy.asked), len(server.asked)) == (1, 1)
 
 
+def test_a_cluster_of_this_machine_is_reached_without_the_proxy_of_the_environment_as_by_kubectl(
+    connect, no_proxies
+) -> None:
+    with Scripted(page(MADE)) as proxy, Scripted(page(MADE)) as server:
+        no_proxies.setenv("http_proxy", proxy.url)
+
+        connect(server).get(kube_client.JOB, "a")
+
+    assert (len(proxy.asked), len(server.asked)) == (0, 1)
+
+
 def test_a_forked_process_makes_connections_of_its_own(connect) -> None:
     with Scripted(page(MADE)) as server:
         client = connect(server)
