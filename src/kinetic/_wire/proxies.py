@@ -24,6 +24,7 @@ _ADDRESS_BYTES = {1: 4, 4: 16}
 _SOCKS_ERRORS = {2: "not allowed", 3: "no network", 4: "not reachable", 5: "connection refused", 6: "no answer"}
 _BLOCK = 1 << 16
 _PASS_SECONDS = 60.0  # for what a proxy takes at once
+_GREETING_SECONDS = 5.0  # for SOCKS' first answer, which asks no server; a proxy for HTTP waits for a line instead
 
 
 class RefusedError(OSError):
@@ -117,9 +118,12 @@ def _open_socks_tunnel(used: socket.socket, proxy: str, host: str, port: int) ->
     parts = urllib.parse.urlsplit(proxy)
     user, password = (urllib.parse.unquote(each or "").encode() for each in (parts.username, parts.password))
     used.sendall(b"\5\2\0\2" if user else b"\5\1\0")  # without a login, or with one
-    version, method = _read_exactly(used, 2)
+    poll = select.poll()
+    poll.register(used, select.POLLIN)
+    version, method = _read_exactly(used, 2) if poll.poll(_GREETING_SECONDS * 1000) else b"\0\0"
     if version != _SOCKS:
-        raise RefusedError(f"the proxy {parts.hostname} does not speak SOCKS version 5")
+        hint = "if it is one for HTTP, its address begins with http://"
+        raise RefusedError(f"the proxy {parts.hostname} does not speak SOCKS version 5; {hint}")
     if method == _WITH_LOGIN and user:
         used.sendall(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
         method = _read_exactly(used, 2)[1]

@@ -457,10 +457,11 @@ def test_a_socks_proxy_is_shown_the_login_of_its_address(start) -> None:
     assert asked == [b"\5\2\0\2", b"\1\3ann\4p@ss", b"\5\1\0\4" + bytes(15) + b"\1\0\x50"]
 
 
+NOT_SOCKS = "the proxy 127.0.0.1 does not speak SOCKS version 5; if it is one for HTTP, its address begins with http://"
 REFUSING = [
     (b"\5\xff", "the proxy 127.0.0.1 demands a login"),
     (b"\5\0\5\5\0\1", "the proxy 127.0.0.1 does not connect to 10.0.0.1: connection refused"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the proxy 127.0.0.1 does not speak SOCKS version 5"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", NOT_SOCKS),
     (b"", "the proxy closed the connection"),
 ]
 
@@ -478,6 +479,20 @@ def test_a_socks_proxy_that_refuses_says_why(start, answer: bytes, why: str) -> 
 
     with pytest.raises(ConnectError, match=f"^{re.escape(why)}$"):
         ask(pool)
+
+
+def test_a_proxy_for_http_that_waits_for_a_line_is_not_taken_for_one_of_socks(start, monkeypatch) -> None:
+    def wait_for_a_line(used: socket.socket) -> None:
+        while used.recv(100):
+            pass
+
+    monkeypatch.setattr(proxies, "_GREETING_SECONDS", 0.1)
+    proxy, _ = start(wait_for_a_line)
+    _, pool = start(server="https://10.0.0.1:6443", proxy=f"socks5://{proxy.address}")
+
+    with pytest.raises(ConnectError, match=f"^{re.escape(NOT_SOCKS)}$") as caught:
+        ask(pool)
+    assert isinstance(caught.value.__cause__, proxies.RefusedError), "so it is not asked again"
 
 
 @pytest.mark.parametrize("proxy", ["socks4://proxy.example:1080", "socks://proxy.example:1080"])
