@@ -62,7 +62,7 @@ def _client(*, plain_http: bool) -> HttpClient:
     from kinetic._wire.http_client import HttpClient  # 20 ms; a store only asks what kind of login there is
 
     if plain_http:
-        return HttpClient(plain_http=True, timeout_seconds=3.0, connect_seconds=0.5)
+        return HttpClient(plain_http=True, timeout_seconds=3.0, connect_seconds=0.5, is_direct=True)
     return HttpClient(timeout_seconds=_TIMEOUT_SECONDS, connect_seconds=_CONNECT_SECONDS)
 
 

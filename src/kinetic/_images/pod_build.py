@@ -168,7 +168,7 @@ def metadata_token(rejected: str = "") -> str:  # noqa: ARG001 - the server rene
     host = os.environ.get("GCE_METADATA_HOST") or _METADATA  # the variable of Google's own libraries
     why = ""
     try:
-        answer = HttpClient(plain_http=True, timeout_seconds=10).send(
+        answer = HttpClient(plain_http=True, timeout_seconds=10, is_direct=True).send(
             "GET", f"http://{host}/{_TOKEN_PATH}", headers={"Metadata-Flavor": "Google"}, follow=False
         )
         if answer.status == 200:

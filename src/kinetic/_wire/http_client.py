@@ -64,6 +64,7 @@ class HttpClient:
         timeout_seconds: For each read.
         connect_seconds: For connecting; None for as long as for a read.
         most_bytes: Of a body that is returned; a longer one is cut off.
+        is_direct: Whether no proxy is asked, as for a server of this machine's own host.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class HttpClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         connect_seconds: float | None = None,
         most_bytes: int = 64 << 20,
+        is_direct: bool = False,
     ) -> None:
         self.requests = 0
         self._plain_http, self._timeout, self._most = plain_http, timeout_seconds, most_bytes
+        self._is_direct = is_direct
         self._connect_seconds = min(timeout_seconds, connect_seconds or timeout_seconds)
         self._reset()
 
@@ -242,10 +245,15 @@ class HttpClient:
         connection.close()
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
-        if scheme != "https":
-            return self._patient(http.client.HTTPConnection(netloc, timeout=self._connect_seconds))
-        proxy = proxies.proxy_for(f"https://{netloc}")
-        made = http.client.HTTPSConnection(netloc, timeout=self._connect_seconds, context=_tls())
+        is_tls, seconds = scheme == "https", self._connect_seconds
+        is_direct = self._is_direct or (not is_tls and is_this_machine(netloc))
+        proxy = "" if is_direct else proxies.proxy_for(f"{scheme}://{netloc}")
+        made: http.client.HTTPConnection
+        if is_tls:
+            made = http.client.HTTPSConnection(netloc, timeout=seconds, context=_tls())
+        else:
+            made = _PlainConnection(netloc, timeout=seconds)
+            made.forwarder = "" if proxies.is_socks(proxy) else proxy
         if proxy:
             made.connect = functools.partial(_connect_through, proxy, made)  # type: ignore[method-assign]  # as below
         return self._patient(made)
@@ -262,12 +270,20 @@ class HttpClient:
         return made
 
 
-def _connect_through(proxy: str, made: http.client.HTTPSConnection) -> None:
-    """Connect to a server through a proxy."""
+class _PlainConnection(http.client.HTTPConnection):
+    """A connection without TLS, to a server or to a proxy that forwards what names its server."""
+
+    forwarder = ""  # the address of that proxy
+
+
+def _connect_through(proxy: str, made: http.client.HTTPConnection) -> None:
+    """Connect to a server through a proxy, or to the proxy if that forwards requests."""
     used = proxies.connect(proxy, made.timeout or TIMEOUT_SECONDS)
     try:
-        proxies.open_tunnel(used, proxy, made.host, made.port)
-        made.sock = _tls().wrap_socket(used, server_hostname=made.host)
+        is_tls = isinstance(made, http.client.HTTPSConnection)
+        if is_tls or proxies.is_socks(proxy):
+            proxies.open_tunnel(used, proxy, made.host, made.port)
+        made.sock = _tls().wrap_socket(used, server_hostname=made.host) if is_tls else used
     except BaseException:
         used.close()
         raise
@@ -288,9 +304,11 @@ def _send_request(connection: http.client.HTTPConnection, request: _Request) -> 
     A server that rejects a long body answers and closes at once: then sending fails, and the answer says why.
     """
     parts = urllib.parse.urlsplit(request.url)
-    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    proxy = connection.forwarder if isinstance(connection, _PlainConnection) else ""
+    path = urllib.parse.urlunsplit((*(parts[:2] if proxy else ("", "")), parts.path or "/", parts.query, ""))
+    headers = {**request.headers, **(proxies.login(proxy) if proxy else {})}
     try:
-        connection.request(request.method, path, body=request.body, headers=request.headers)
+        connection.request(request.method, path, body=request.body, headers=headers)
     except (BrokenPipeError, ConnectionResetError):
         if connection.sock is None or not isinstance(request.body, Iterator):
             raise

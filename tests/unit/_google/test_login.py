@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import other_user
 import pytest
@@ -164,3 +165,20 @@ def test_only_the_metadata_server_is_asked_without_tls_and_never_with_a_token() 
     assert google_login._client_for({"Metadata-Flavor": "Google"})._plain_http
     assert not google_login._client_for({"Metadata-Flavor": "Google", "Authorization": "Bearer token"})._plain_http
     assert not google_login._client_for({})._plain_http
+
+
+def test_the_metadata_server_which_only_this_machine_reaches_is_asked_without_a_proxy(monkeypatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    asked: list[str] = []
+
+    def connect(address: tuple[str, int], *_: object, **__: object) -> NoReturn:
+        asked.append(address[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(OSError):
+        google_login.send("http://169.254.169.254", headers={"Metadata-Flavor": "Google"})
+
+    assert asked == ["169.254.169.254"]

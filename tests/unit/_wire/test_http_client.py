@@ -225,7 +225,7 @@ def proxy_over_tls(tmp_path, monkeypatch) -> Iterator[tuple[str, list[bytes]]]:
                 proxies._pass_on(socket.create_connection(back.getsockname()), outer)
 
         def serve() -> None:
-            with back.accept()[0] as used:
+            with contextlib.suppress(OSError), back.accept()[0] as used:  # nothing comes where TLS fails before
                 heads.append(used.recv(65536))
                 used.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 with theirs.wrap_socket(used, server_side=True) as inner:
@@ -264,6 +264,30 @@ def test_the_certificate_of_a_proxy_that_is_not_trusted_is_not_taken_for_that_of
 
     with pytest.raises(OSError, match=r"^the certificate of the proxy 127\.0\.0\.1 is not trusted: .*; set SSL"):
         client.send("GET", proxy_over_tls[0])
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "ALL_PROXY"])
+def test_what_has_no_tls_is_forwarded_by_the_proxy_for_it_except_on_this_machine(server, monkeypatch, name) -> None:
+    for each in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        monkeypatch.delenv(each)
+    here = server(lambda _: Answer(200, b"here"))
+    asked: list[Request] = []
+
+    def forward(request: Request) -> Answer:
+        asked.append(request)
+        return Answer(200)
+
+    proxy = server(forward)
+    monkeypatch.setenv(name, proxy.url.replace("//", "//ann:se%40cret@"))
+    client = HttpClient(plain_http=True)
+
+    answers = [client.send("GET", url).body for url in ("http://registry.lan:5000/v2/?n=1", f"{here.url}/v2/")]
+    client.close()
+
+    assert answers == [b"", b"here"]
+    ((method, path, query, headers, *_),) = asked
+    assert (method, path, query) == ("GET", "http://registry.lan:5000/v2/", {"n": "1"})
+    assert (headers["host"], headers["proxy-authorization"]) == ("registry.lan:5000", "Basic YW5uOnNlQGNyZXQ=")
 
 
 def test_a_proxy_that_refuses_is_named(client, raw, monkeypatch) -> None:
