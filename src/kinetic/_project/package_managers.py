@@ -88,12 +88,23 @@ def as_requirements(name: str, about: object, folder: Path) -> list[str]:
 def _markers(about: Mapping[str, object]) -> Iterator[str]:
     if markers := about.get("markers"):
         yield f"({markers})"
-    if python := about.get("python"):
-        for each in filter(None, as_specifier(str(python)).split(",")):
-            operator, version = re.findall(_COMPARISON, each)[0]
-            yield f'python_full_version {operator} "{version}"'
-    if platform := about.get("platform"):
-        yield f'sys_platform == "{platform}"'
+    for name, compared in (("python", _of_python), ("platform", _of_platform)):
+        each = [" and ".join(compared(part)) for part in re.split(r"\|\|?", str(about.get(name) or "*"))]
+        if all(each):  # an alternative that fits all machines leaves nothing to compare
+            yield each[0] if len(each) == 1 else f"({' or '.join(each)})"
+
+
+def _of_python(versions: str) -> Iterator[str]:
+    for each in filter(None, as_specifier(versions).split(",")):
+        operator, version = re.findall(_COMPARISON, each)[0]
+        is_minor = operator == "==" and re.fullmatch(r"\d+\.\d+", version)  # "3.11" has 3.11.4, too
+        yield f'python_{"" if is_minor else "full_"}version {operator} "{version}"'
+
+
+def _of_platform(platforms: str) -> Iterator[str]:
+    for each in map(str.strip, platforms.replace("*", "").split(",")):
+        if each:
+            yield f'sys_platform {"!=" if each.startswith("!") else "=="} "{each.lstrip("!= ")}"'
 
 
 def as_specifier(versions: str) -> str:

@@ -1250,6 +1250,18 @@ def test_another_project_that_takes_a_package_from_an_index_of_its_own_is_refuse
             '[{ version = "1", platform = "linux" }, { version = "2", platform = "darwin" }]',
             ['six==1 ; sys_platform == "linux"', 'six==2 ; sys_platform == "darwin"'],
         ),
+        ('{ version = "1", platform = "!=win32" }', ['six==1 ; sys_platform != "win32"']),
+        (
+            '{ version = "1", platform = "linux|darwin" }',
+            ['six==1 ; (sys_platform == "linux" or sys_platform == "darwin")'],
+        ),
+        ('{ version = "1", python = "3.11" }', ['six==1 ; python_version == "3.11"']),
+        ('{ version = "1", python = "3.9.7 || * || ^3.11", platform = "*" }', ["six==1"]),
+        (
+            '{ version = "1", python = "<3.9 || 3.11", platform = "!= win32" }',
+            ['six==1 ; (python_full_version < "3.9" or python_version == "3.11") and sys_platform != "win32"'],
+        ),
+        ('{ version = "1", platform = "!=a, !=b" }', ['six==1 ; sys_platform != "a" and sys_platform != "b"']),
     ],
 )
 def test_a_project_of_poetry_1_has_the_packages_that_poetry_would_install(tree, written, lines):
