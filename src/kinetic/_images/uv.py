@@ -20,17 +20,17 @@ _LAST = 60  # lines that are kept to explain a failure
 _EXPLANATION_LINES = 12  # lines of an explanation; the rest has been shown already
 _INDENT = "\n       "  # below the first line of "why:   "
 
-# What would send uv to another interpreter or folder than the one that we name.
+# What would send uv to another interpreter, folder or index than the one that we name.
 _MISLEADING = frozenset(
-    "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET "
-    "UV_VENV_CLEAR UV_WORKING_DIR VIRTUAL_ENV".split()
+    "CONDA_PREFIX PYTHONHOME UV_NO_SOURCES UV_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON "
+    "UV_TARGET UV_VENV_CLEAR UV_WORKING_DIR VIRTUAL_ENV".split()
 )
 # Variables with paths, and what is between them.
 _PATHS = dict.fromkeys(("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT"), " ")
 _PATHS |= {"UV_FIND_LINKS": ",", "SSL_CERT_DIR": os.pathsep}
 _PATHS |= dict.fromkeys(("UV_CONFIG_FILE", "UV_CACHE_DIR", "SSL_CERT_FILE", "SSL_CLIENT_CERT", "NETRC"), "")
 # What has decided about a lock when it was made, and uv accepts no more (0.13).
-_DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_NO_SOURCES")
+_DECIDED = ("UV_CONSTRAINT", "UV_OVERRIDE")
 
 
 class Stop:

@@ -168,6 +168,7 @@ def test_a_package_with_an_index_of_its_own_comes_from_there_and_its_login_is_fo
     publish("new", "3.0")
     monkeypatch.setenv("UV_INDEX_ACME_USERNAME", "ci")
     monkeypatch.setenv("UV_INDEX_ACME_PASSWORD", "secret-word")
+    monkeypatch.setenv("UV_NO_SOURCES", "1")  # of a user for whom a project's own lock has decided about sources
     acme = Index()
     acme.login = ("ci", "secret-word")
     acme(made_wheel(tmp_path / "acme", "ours", "1.0", {"ours.py": ""}))
