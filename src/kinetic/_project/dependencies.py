@@ -278,7 +278,8 @@ def look_up(page: Mapping[str, object], path: Sequence[str]) -> object:
 
 
 def _uv_table(file: Path, page: Mapping[str, object]) -> Mapping[str, object]:
-    return _table(file, _table(file, page, "tool"), "uv", "tool.")
+    found = _table(file, _table(file, page, "tool"), "uv", "tool.")
+    return uv_settings.of_project(found) if _uv_files(file.parent) and file.name == _FILES[1] else found
 
 
 def _reject_sources(file: Path, uv: Mapping[str, object], found: Sequence[Entry]) -> None:
@@ -618,7 +619,7 @@ def _settings_around(file: Path, *, of_pip: bool = False) -> list[Mapping[str, o
     """
     left_out = {"sources", *(() if of_pip else uv_settings.CHOSEN)}
     for folder in (file.parent, *file.parent.parents):
-        if found := [*_uv_files(folder), *_uv_tables(folder, is_above=folder != file.parent)]:
+        if found := _uv_files(folder) or _uv_tables(folder, is_above=folder != file.parent):
             first = [pip for each in found if of_pip and isinstance(pip := each.get("pip"), dict)]
             return [*first, *({key: value for key, value in each.items() if key not in left_out} for each in found)]
         if (folder / ".git").exists():

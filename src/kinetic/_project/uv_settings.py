@@ -57,6 +57,13 @@ def pinned(table: Mapping[str, object]) -> frozenset[str]:
     return frozenset(normalised(name) for name, source in found if _index_sources(source, known))
 
 
+def of_project(table: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what uv takes of a table beside a uv.toml: sources, with their indexes, and chosen versions."""
+    kept = {key: table[key] for key in ("sources", *CHOSEN) if key in table}
+    named = [each for each in _all((table,), "index") if isinstance(each, dict) and "name" in each]
+    return {**kept, "index": [{**each, "default": False, "explicit": True} for each in named]} if named else kept
+
+
 def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str] = ()) -> list[str]:
     """Return the lines of the pyproject.toml that uv is to read beside some requirements.
 

@@ -1141,9 +1141,41 @@ def test_what_uv_excludes_a_job_does_not_have_and_files_newer_than_a_date_only_f
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
+def test_beside_a_uv_toml_only_the_sources_and_versions_of_a_pyproject_count_as_for_uv(tree, has_lock):
+    # compared with uv 0.13.8, which names what it ignores then
+    export, _ = lock(tree, "six==1.16.0", declared='"six"')
+    tree.write("app/uv.toml", '[[index]]\nurl = "https://mirror.example/simple"\ndefault = true\n')
+    tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        name = "app"
+        dependencies = ["six", "acme-models"]
+        [tool.uv]
+        prerelease = "allow"
+        override-dependencies = ["six>=1.16"]
+        find-links = ["https://links.example"]
+        sources = { acme-models = { index = "acme" } }
+        [[tool.uv.index]]
+        url = "https://ignored.example/simple"
+        [[tool.uv.index]]
+        name = "acme"
+        url = "https://pypi.acme.example/simple"
+        default = true
+        """,
+    )
+
+    told = settings_of(tree.find(export=export if has_lock else None))["tool"]["uv"]
+
+    assert [index["url"] for index in told["index"] if not index.get("explicit")] == ["https://mirror.example/simple"]
+    assert [index["url"] for index in told["index"] if index.get("explicit")] == ["https://pypi.acme.example/simple"]
+    assert told["override-dependencies"] == ["six>=1.16"]
+    assert told.keys() <= {"index", "override-dependencies", "sources"}
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
 def test_how_packages_are_fetched_and_built_is_the_same_in_a_job(tree, has_lock):
     export, _ = lock(tree, "six==1.16.0")
-    tree.write("app/uv.toml", 'no-build-package = ["idna"]\nextra-build-dependencies = { deepspeed = ["torch"] }\n')
     tree.write(
         "app/pyproject.toml",
         """
@@ -1173,12 +1205,12 @@ def test_how_packages_are_fetched_and_built_is_the_same_in_a_job(tree, has_lock)
     assert settings_of(found)["tool"]["uv"] == {
         "no-binary-package": ["mpi4py"],
         "no-build-isolation-package": ["deepspeed"],
-        "no-build-package": ["idna", "rich"],
+        "no-build-package": ["rich"],
         "no-build": False,
         "system-certs": True,
         "keyring-provider": "subprocess",
         "extra-build-dependencies": {
-            "deepspeed": ["torch"],
+            "deepspeed": ["numpy"],
             "flash-attn": [{"requirement": "torch", "match-runtime": True}],
         },
         "extra-build-variables": {"flash-attn": {"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"}},
@@ -1206,8 +1238,7 @@ def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree)
     (tree.entry / "uv.lock").unlink()
     tree.write("app/pyproject.toml", '[project]\nname = "app"\ndependencies = ["six"]\n')
     tree.write("uv.lock", 'version = 1\n\n[manifest]\nmembers = [\n    "app",\n]\n')
-    tree.write("pyproject.toml", INDEXES)
-    tree.write("uv.toml", 'prerelease = "allow"\n')
+    tree.write("pyproject.toml", INDEXES.replace("[tool.uv]\n", '[tool.uv]\nprerelease = "allow"\n'))
 
     page = settings_of(tree.find(export=export))
 
