@@ -19,6 +19,7 @@ from kinetic.errors import CapacityError, OptionError
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
 
+_ORDER = "CUDA_DEVICE_ORDER"
 PRELOAD = "KINETIC_LOCAL_PRELOAD"
 _ON, _OFF = ("", "on", "1", "true", "yes"), ("off", "0", "false", "no")
 _MOST = 1_000_000  # jobs or hosts at once: more than SQLite counts is an error of its own
@@ -92,6 +93,15 @@ def variable_of_gpus(environ: Mapping[str, str]) -> str:
     if environ.get("KINETIC_LOCAL_GPUS"):
         return "KINETIC_LOCAL_GPUS"
     return "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""  # an empty one hides them all
+
+
+def order_of_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return by what CUDA counts GPUs of several models in jobs: as nvidia-smi, the driver and our locks do.
+
+    Numbers that the client has for CUDA itself mean what they mean there: the fastest comes first.
+    """
+    usual = "FASTEST_FIRST" if variable_of_gpus(environ) == "CUDA_VISIBLE_DEVICES" else "PCI_BUS_ID"
+    return {_ORDER: environ.get(_ORDER) or usual}
 
 
 def _names(setting: str) -> tuple[str, ...]:

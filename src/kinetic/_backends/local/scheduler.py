@@ -370,7 +370,7 @@ def job_environment(
     }
     submits = {"KINETIC_BACKEND": registry.HERE.name, **({"KINETIC_STORE": store_url} if store_url else {})}
     if gpus:  # not those that the job itself sees
-        submits |= {"KINETIC_LOCAL_GPUS": ",".join(gpus), **_locks_of_gpus(environ)}
+        submits |= {"KINETIC_LOCAL_GPUS": ",".join(gpus), **limits.order_of_gpus(environ), **_locks_of_gpus(environ)}
     return chosen | frameworks | submits | dict(captured) | own
 
 

@@ -118,6 +118,26 @@ def test_a_job_sees_no_gpu_that_it_was_not_given(accelerator) -> None:
     assert found["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.parametrize(
+    ("environ", "order"),
+    [
+        ({}, "PCI_BUS_ID"),
+        ({"KINETIC_LOCAL_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}, "PCI_BUS_ID"),
+        ({"KINETIC_LOCAL_GPUS": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "FASTEST_FIRST"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "FASTEST_FIRST"),  # as the client's own CUDA counts them
+        ({"KINETIC_LOCAL_GPUS": "none"}, None),
+    ],
+)
+def test_gpus_of_several_models_have_the_numbers_of_nvidia_smi_unless_the_client_counts_them_as_cuda_does(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], order: str | None
+) -> None:
+    monkeypatch.setattr(limits, "count_gpus", lambda _="/dev": 2)
+
+    found = scheduler.job_environment(ORDER, place("gpu-l4"), {}, environ)
+
+    assert found.get("CUDA_DEVICE_ORDER") == order
+
+
 def test_who_captures_the_variable_decides_it_for_jobs_without_a_gpu() -> None:
     found = scheduler.job_environment(ORDER, place("cpu"), {"CUDA_VISIBLE_DEVICES": "0"}, {})
 
