@@ -82,6 +82,11 @@ CREATION = (
         "runtime-class", r"RuntimeClass \"?(?P<name>[^\s\"]+)\"? not found",
         "the cluster has no runtime class {name}", "kubectl get runtimeclasses lists them", stuck=True),
     Pattern(
+        "limit-range", r"ephemeral-storage (?:limit of|usage per|max limit to request)",
+        "a LimitRange of the namespace {namespace} does not allow the disk that the job requests",
+        'write resources = {{ disk = "500Mi" }} under [tool.kinetic] in pyproject.toml, with a value that '
+        "kubectl describe limitrange -n {namespace} shows", stuck=True),
+    Pattern(
         "limit-range",
         r"must be less than or equal to (?:\S+) limit|m(?:ax|in)imum .* usage per|max limit to request ratio per",
         "a LimitRange of the namespace {namespace} does not allow what the job requests",

@@ -641,6 +641,9 @@ ROWS = [
         P, "suspended", "kueue has suspended it", "name one in KINETIC_QUEUE"),
     Row("over a LimitRange", refused("maximum cpu usage per Pod is 500m.  No limit is specified"),
         P, "limit-range", "a LimitRange of the namespace research does not allow", "resources = { cpu = 0.5", STUCK),
+    Row("over the disk of a LimitRange", refused('spec.containers[0].resources.requests: Invalid value: "1Gi": must be '
+        "less than or equal to ephemeral-storage limit of 100Mi"), P, "limit-range", "does not allow the disk that the",
+        'resources = { disk = "500Mi" }', STUCK),
     Row("over the default limit of a LimitRange", refused('spec.containers[0].resources.requests: Invalid value: "1": '
         "must be less than or equal to cpu limit of 500m"), P, "limit-range", "does not allow what the job requests",
         "kubectl describe limitrange -n research", STUCK),
