@@ -77,6 +77,8 @@ def uv_files(environ: Mapping[str, str]) -> list[str]:
 
     uv resolves and installs what is in the environments of this home.
     """
+    if environ.get("UV_NO_CONFIG", "").lower() in {"1", "true", "yes", "on", "y", "t"}:  # what uv takes for true
+        return []
     if named := environ.get("UV_CONFIG_FILE"):
         return [named]
     folders = (environ.get("XDG_CONFIG_HOME") or path_of("~/.config", environ), "/etc")

@@ -60,7 +60,8 @@ _FILES_OF_UV = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE")  # each names file
 # What decides from where and how packages come; values may hold passwords, so only their hashes are in a key.
 INDEX_VARIABLES = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
-    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_TORCH_BACKEND", "UV_CONFIG_FILE", *_FILES_OF_UV,
+    "UV_PRERELEASE", "UV_RESOLUTION", "UV_EXCLUDE_NEWER", "UV_TORCH_BACKEND", "UV_CONFIG_FILE", "UV_NO_CONFIG",
+    *_FILES_OF_UV,
 )  # fmt: skip
 
 

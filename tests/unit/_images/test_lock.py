@@ -522,3 +522,4 @@ def test_a_file_of_uv_for_all_projects_is_part_of_the_key_of_a_lock(tmp_path: Pa
         keys.append(lock.key_of(["six"], HERE, environ))
 
     assert len({without, *keys}) == 3
+    assert lock.key_of(["six"], HERE, {**environ, "UV_NO_CONFIG": "1"}) not in {without, *keys}

@@ -108,6 +108,8 @@ def test_what_uv_uses_here_and_pods_do_not_is_named_without_its_login(environ, t
         f"https://pypi.acme.example/simple ({file}) here, and pods, which install this job's packages when they start, "
         'do not: pass capture_env_vars=["UV_INDEX*", "UV_FIND_LINKS"], or name it in the project, if pods can reach it'
     )
+    without_files = configured_indexes.note_for_pods(["six"], told | {"UV_NO_CONFIG": "true"}, ())
+    assert str(file) not in without_files
 
 
 @pytest.mark.parametrize(
