@@ -61,13 +61,22 @@ def login(proxy: str) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"} if at else {}
 
 
+def _parsed(proxy: str) -> urllib.parse.SplitResult:
+    with contextlib.suppress(ValueError):  # whose text may have a part of the password
+        parts = urllib.parse.urlsplit(proxy)
+        if parts.hostname and parts.port != 0:
+            return parts
+    advice = "in a user or a password, write # as %23, / as %2F, ? as %3F and @ as %40"
+    raise RefusedError(f"the address of the proxy is not valid; {advice}")
+
+
 def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] = ()) -> socket.socket:
     """Connect to a proxy, with TLS where its address begins with ``https://``.
 
     Raises:
         OSError: It does not answer, its certificate is not trusted, or it is of another kind than ``KINDS``.
     """
-    parts = urllib.parse.urlsplit(proxy)
+    parts = _parsed(proxy)
     if parts.scheme not in KINDS:
         known = ", ".join(f"{kind}://" for kind in KINDS)
         raise OSError(f"a proxy whose address begins with {parts.scheme}:// is not supported, only {known}")
@@ -85,6 +94,12 @@ def connect(proxy: str, seconds: float, options: Iterable[tuple[int, int, int]] 
     except ssl.SSLCertVerificationError as error:
         used.close()
         why = f"the certificate of the proxy {host} is not trusted: {error.verify_message}; {python_runtime.TRUST}"
+    except ssl.SSLEOFError as error:
+        used.close()
+        raise OSError(f"the proxy {host} closed the connection: {error}") from error
+    except ssl.SSLError as error:
+        used.close()
+        why = f"the proxy {host} speaks no TLS ({error.reason}): write http:// where it is a plain HTTP proxy"
     except BaseException:
         used.close()
         raise
@@ -101,11 +116,17 @@ def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
     target = f"{f'[{host}]' if ':' in host else host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *map(": ".join, login(proxy).items()), "", ""]
     used.sendall("\r\n".join(lines).encode())
+    its_host = urllib.parse.urlsplit(proxy).hostname
     with http.client.HTTPResponse(used, method="CONNECT") as answer:
-        answer.begin()
+        try:
+            answer.begin()
+        except http.client.RemoteDisconnected as error:
+            raise OSError(f"the proxy {its_host} closed the connection") from error
+        except http.client.HTTPException as error:
+            raise RefusedError(f"the proxy {its_host} does not speak HTTP") from error
         if not 200 <= answer.status < 300:
             kind = RefusedError if answer.status in _FINAL else OSError
-            raise kind(f"the proxy {urllib.parse.urlsplit(proxy).hostname} answered with HTTP {answer.status}")
+            raise kind(f"the proxy {its_host} answered with HTTP {answer.status}")
 
 
 def is_socks(proxy: str) -> bool:

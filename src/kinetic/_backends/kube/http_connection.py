@@ -266,13 +266,13 @@ class ConnectionPool:
         if body is not None or method in {"POST", "PUT", "PATCH"}:
             sent["Content-Length"] = str(len(body or b""))
         target = self._parts.path + path
+        connection = self._connected(timeouts)
         if self._proxy and self._parts.scheme == "http":
             from kinetic._wire import proxies  # as in transport
 
             if not proxies.is_socks(self._proxy):
                 target = f"http://{sent['Host']}{target}"
                 sent |= proxies.login(self._proxy)
-        connection = self._connected(timeouts)
         try:
             with _translated():
                 connection.socket.settimeout(timeouts.read)

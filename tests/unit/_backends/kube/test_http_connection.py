@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -416,6 +417,49 @@ def test_a_proxy_that_wants_another_login_is_asked_only_once(start) -> None:
 
     assert caught.value.why == "the proxy 127.0.0.1 answered with HTTP 407"
     assert "http://USER:PASSWORD@HOST:PORT" in caught.value.next
+
+
+WRONG_KINDS = [
+    ("http", b"\5\xff", "the proxy 127.0.0.1 does not speak HTTP"),
+    ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "the proxy 127.0.0.1 speaks no TLS ("),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "why"), WRONG_KINDS)
+def test_a_proxy_that_speaks_something_else_than_its_address_says_is_named(start, kind, answer, why) -> None:
+    def speak(used: socket.socket) -> None:
+        used.recv(4096)
+        used.sendall(answer)
+
+    proxy, _ = start(speak)
+    access = Access("https://10.0.0.1:6443", "the context test", FixedCredential(), proxy=f"{kind}://{proxy.address}")
+
+    with pytest.raises(BackendUnavailableError, match="the proxy for the context test does not let us") as caught:
+        Transport(access, Retry(8, sleep=not_again)).send("GET", "/version")
+
+    assert caught.value.why.startswith(why)
+
+
+def test_a_proxy_that_closes_the_connection_is_named(start) -> None:
+    proxy, _ = start(lambda used: used.recv(4096))
+    _, pool = start(server="https://10.0.0.1:6443", proxy=proxy.url)
+
+    with pytest.raises(ConnectError, match=r"^the proxy 127\.0\.0\.1 closed the connection$"):
+        ask(pool)
+
+
+NOT_VALID = ["ann:hunter#2@proxy.example:3128", "ann:hunter/2@proxy.example:3128", "proxy.example:80800", "[::1:3128"]
+
+
+@pytest.mark.parametrize("server", ["https://10.0.0.1:6443", "http://10.0.0.1:8080"])
+@pytest.mark.parametrize("address", NOT_VALID)
+def test_an_address_of_a_proxy_that_is_not_valid_is_an_error_without_its_password(server: str, address: str) -> None:
+    access = Access(server, "the context test", FixedCredential(), proxy=f"http://{address}")
+
+    with pytest.raises(BackendUnavailableError, match="the address of the proxy is not valid; in a user or") as caught:
+        Transport(access, Retry(8, sleep=not_again)).send("GET", "/version")
+
+    assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
 def socks(answer: bytes, asked: list[bytes], *, login: bool = False) -> Serve:
