@@ -414,6 +414,20 @@ def test_a_socks_proxy_is_refused_at_once_instead_of_being_tried_or_passed_by(no
     assert caught.value.next.endswith(f"NO_PROXY={SERVICES[url]}")
 
 
+def test_a_socks_proxy_is_also_refused_for_a_bucket_of_this_machine(no_credentials, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
+
+    with pytest.raises(SettingsError, match="buckets are reached through HTTP proxies only") as caught:
+        BucketStore("s3://kinetic-jobs", retry=QUICK).get("a")
+
+    assert caught.value.next.endswith("NO_PROXY=localhost")
+
+
 @pytest.mark.parametrize("passed_by", [{"NO_PROXY": "127.0.0.0/8"}, {"HTTP_PROXY": ""}])
 def test_a_bucket_for_which_there_is_another_way_than_a_socks_proxy_is_reached(no_credentials, monkeypatch, passed_by):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

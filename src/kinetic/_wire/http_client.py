@@ -10,7 +10,6 @@ import contextlib
 import errno
 import functools
 import http.client
-import ipaddress
 import os
 import selectors
 import socket
@@ -324,10 +323,4 @@ def _tls() -> ssl.SSLContext:
 
 def is_this_machine(netloc: str) -> bool:
     """Return whether an address of a URL is the loopback of this machine."""
-    host = urllib.parse.urlsplit(f"//{netloc}").hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return proxies.is_loopback(urllib.parse.urlsplit(f"//{netloc}").hostname or "")

@@ -31,16 +31,28 @@ class RefusedError(OSError):
     """A proxy does not serve us, or is not trusted: asking again does not help."""
 
 
-def proxy_for(url: str) -> str:
-    """Return the address of the proxy for a URL, as ``http://host:3128``; "" for none."""
+def proxy_for(url: str, *, also_here: bool = False) -> str:
+    """Return the address of the proxy for a URL, as ``http://host:3128``; "" for none.
+
+    This machine itself needs none, as for kubectl; ``also_here``: for a library that asks a proxy for it all the same.
+    """
     parts, proxies = urllib.parse.urlsplit(url), urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all") or "", parts.hostname or ""
     with_port = f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"  # as NO_PROXY may have it
     if not found or any(map(urllib.request.proxy_bypass, (host, with_port))):
         return ""
+    if is_loopback(host) and not also_here:
+        return ""
     if _is_in_networks(host, proxies.get("no", "")):
         return ""
     return found if "://" in found else f"http://{found}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is the loopback of this machine."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _is_in_networks(host: str, networks: str) -> bool:

@@ -211,7 +211,7 @@ def test_a_proxy_without_a_port_is_at_port_80(client, monkeypatch, proxy) -> Non
 def proxy_over_tls(tmp_path, monkeypatch) -> Iterator[tuple[str, list[bytes]]]:
     """Return a proxy that is spoken to over TLS, and what it read before the tunnel; behind it, each server is ours."""
     authority = Authority(tmp_path)
-    pair = authority.issue("server")
+    pair = authority.issue("server", hosts=("127.0.0.1", "registry.example"))
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.load_cert_chain(pair.certificate, pair.key)
     heads: list[bytes] = []
@@ -242,7 +242,7 @@ def proxy_over_tls(tmp_path, monkeypatch) -> Iterator[tuple[str, list[bytes]]]:
         monkeypatch.setenv("https_proxy", f"https://ann:se%40cret@127.0.0.1:{front.getsockname()[1]}")
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        yield "https://localhost:5000/v2/", heads
+        yield "https://registry.example:5000/v2/", heads
 
 
 def test_a_proxy_whose_address_begins_with_https_is_spoken_to_over_tls(client, proxy_over_tls) -> None:
@@ -251,9 +251,9 @@ def test_a_proxy_whose_address_begins_with_https_is_spoken_to_over_tls(client, p
     answers = [client.send("GET", url).body for _ in range(2)]
 
     assert answers == [b"first", b"second"]
-    assert heads[0].startswith(b"CONNECT localhost:5000 HTTP/1.1\r\nHost: localhost:5000\r\n")
+    assert heads[0].startswith(b"CONNECT registry.example:5000 HTTP/1.1\r\nHost: registry.example:5000\r\n")
     assert b"Proxy-Authorization: Basic YW5uOnNlQGNyZXQ=" in heads[0]
-    assert heads[1].startswith(b"GET /v2/ HTTP/1.1\r\nHost: localhost:5000\r\n")
+    assert heads[1].startswith(b"GET /v2/ HTTP/1.1\r\nHost: registry.example:5000\r\n")
     assert b"Proxy-Authorization" not in heads[1]
 
 

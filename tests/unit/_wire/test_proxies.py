@@ -35,6 +35,10 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "a.example:5000"}, "https://a.example:5001/v2/", THROUGH),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8,::1/128"}, "https://10.1.2.3:5000/v2/", ""),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8"}, "https://11.1.2.3:5000/v2/", THROUGH),
+        ({"HTTPS_PROXY": THROUGH}, "https://127.0.0.1:6443", ""),
+        ({"HTTPS_PROXY": THROUGH}, "https://localhost:6443", ""),
+        ({"HTTPS_PROXY": THROUGH}, "https://[::1]:6443", ""),
+        ({"HTTPS_PROXY": THROUGH}, "https://127.0.0.1.example", THROUGH),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "fd00::/8,bad/8"}, "https://[fd00::1]:5000/v2/", ""),
     ],
 )
