@@ -204,7 +204,7 @@ def _check_proxy(address: Address, endpoint: str) -> None:
     hosts = {"gs": "storage.googleapis.com", "s3": f"s3.{credentials.amazon_region()}.amazonaws.com"}
     service = endpoint or protocol.google_emulator() or f"https://{hosts[address.scheme]}"
     parts = urllib.parse.urlsplit(service)
-    kind = proxies.proxy_for(service, also_here=True).partition("://")[0]
+    kind = proxies.proxy_for(service, as_curl=True).partition("://")[0]
     if kind.startswith("socks"):
         raise SettingsError(
             f"the proxy for {address.url} cannot be used",

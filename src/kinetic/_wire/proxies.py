@@ -31,19 +31,22 @@ class RefusedError(OSError):
     """A proxy does not serve us, or is not trusted: asking again does not help."""
 
 
-def proxy_for(url: str, *, also_here: bool = False) -> str:
+def proxy_for(url: str, *, as_curl: bool = False) -> str:
     """Return the address of the proxy for a URL, as ``http://host:3128``; "" for none.
 
-    This machine itself needs none, as for kubectl; ``also_here``: for a library that asks a proxy for it all the same.
+    As for kubectl, this machine itself has none, and NO_PROXY may have ``*.example``. ``as_curl``: neither holds, as
+    for curl and obstore.
     """
     parts, proxies = urllib.parse.urlsplit(url), urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all") or "", parts.hostname or ""
     with_port = f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"  # as NO_PROXY may have it
     if not found or any(map(urllib.request.proxy_bypass, (host, with_port))):
         return ""
-    if is_loopback(host) and not also_here:
+    direct = [each.strip().lower() for each in proxies.get("no", "").split(",")]
+    below = tuple(each[1:] for each in direct if each.startswith("*."))
+    if not as_curl and (is_loopback(host) or host.endswith(below) or with_port.endswith(below)):
         return ""
-    if _is_in_networks(host, proxies.get("no", "")):
+    if _is_in_networks(host, direct):
         return ""
     return found if "://" in found else f"http://{found}"
 
@@ -55,11 +58,11 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _is_in_networks(host: str, networks: str) -> bool:
+def _is_in_networks(host: str, networks: Iterable[str]) -> bool:
     """Return whether an address is in one of some networks, as in 10.0.0.0/8: curl knows them, urllib does not."""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
-        for written in (part.strip() for part in networks.split(",") if "/" in part):
+        for written in (each for each in networks if "/" in each):
             with contextlib.suppress(ValueError):
                 if address in ipaddress.ip_network(written, strict=False):
                     return True

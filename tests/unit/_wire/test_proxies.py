@@ -35,6 +35,10 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "a.example:5000"}, "https://a.example:5001/v2/", THROUGH),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8,::1/128"}, "https://10.1.2.3:5000/v2/", ""),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "10.0.0.0/8"}, "https://11.1.2.3:5000/v2/", THROUGH),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "b.example, *.A.example"}, "https://x.a.example:6443", ""),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example"}, "https://a.example", THROUGH),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example:6443"}, "https://x.a.example:6443", ""),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example:6443"}, "https://x.a.example", THROUGH),
         ({"HTTPS_PROXY": THROUGH}, "https://127.0.0.1:6443", ""),
         ({"HTTPS_PROXY": THROUGH}, "https://localhost:6443", ""),
         ({"HTTPS_PROXY": THROUGH}, "https://[::1]:6443", ""),
@@ -49,6 +53,16 @@ def test_the_proxy_for_an_address_is_the_one_that_other_programs_take(
         monkeypatch.setenv(name, value)
 
     assert proxies.proxy_for(url) == expected
+
+
+@pytest.mark.parametrize("url", ["https://localhost:9000", "https://x.a.example"])
+def test_what_reads_the_variables_as_curl_does_asks_a_proxy_where_kubectl_asks_none(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", THROUGH)
+    monkeypatch.setenv("NO_PROXY", "*.a.example")
+
+    assert (proxies.proxy_for(url), proxies.proxy_for(url, as_curl=True)) == ("", THROUGH)
 
 
 def test_a_proxy_of_another_kind_is_named_instead_of_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
