@@ -147,7 +147,8 @@ def _connections(access: Access) -> ConnectionPool:
 
 def _ssl_context(access: Access) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cadata=access.authority.decode() or None)
+        # Comments, which bundles of authorities have in many languages, are the only letters that ASCII lacks.
+        context = ssl.create_default_context(cadata=access.authority.decode("ascii", "ignore") or None)
         if access.authority:
             # Python 3.13 began to insist on extensions that authorities made for one cluster often lack, EKS's among
             # them; whom they signed is verified as before.

@@ -448,6 +448,19 @@ def test_a_client_certificate_of_a_kubeconfig_is_shown(tmp_path: Path, authority
     assert who(read(config(tmp_path / "config", cluster=cluster, user=user))) == "ann"
 
 
+def test_authorities_with_comments_in_any_language_are_trusted(
+    tmp_path: Path, authority: Authority, secure: str
+) -> None:
+    """As in the bundle of certifi, which names them."""
+    mine, bundle = authority.issue("ann"), tmp_path / "bundle.crt"
+    bundle.write_bytes("# Főtanúsítvány\n".encode() + authority.certificate.read_bytes())
+    user = {"client-certificate-data": encoded(mine.certificate), "client-key-data": encoded(mine.key)}
+
+    path = config(tmp_path / "config", cluster={"server": secure, "certificate-authority": str(bundle)}, user=user)
+
+    assert who(read(path)) == "ann"
+
+
 def test_a_certificate_of_a_plug_in_is_shown(tmp_path: Path, authority: Authority, secure: str, plugin) -> None:
     mine = authority.issue("bob")
     cluster = {"server": secure, "certificate-authority": str(authority.certificate)}
