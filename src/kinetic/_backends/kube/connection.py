@@ -384,7 +384,7 @@ class ExecPlugin:
             raise self._failed("its output is not an ExecCredential with a status") from error
         if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
             raise self._failed("its output has neither a token nor a certificate")
-        return status
+        return {**status, "token": str(status.get("token") or "").strip()}
 
     def _without_secrets(self, message: str) -> str:
         """Remove from its message what the kubeconfig passes to the plug-in and may be a secret."""
@@ -498,7 +498,7 @@ def _credential_of(context: str, user: Entry, cluster: Entry) -> Credential:
     if page.get("tokenFile"):
         return _token_file(user.folder / str(page["tokenFile"]))
     if page.get("token"):
-        return FixedCredential(f"Bearer {page['token']}")
+        return FixedCredential(f"Bearer {str(page['token']).strip()}")  # a block of YAML ends with a line break
     if page.get("exec"):
         return ExecPlugin(page["exec"], user.folder, _told_of(cluster), f"the context {context}")
     if page.get("username"):

@@ -120,6 +120,7 @@ _AGENT = "kinetic"
 _PROXIES = frozenset({"http", "https", "socks5", "socks5h"})  # as proxies.KINDS, which takes 30 ms to import
 # What a server with mutual TLS, as before some clusters, answers to a certificate that is missing or not accepted.
 _CERTIFICATE_REFUSED = r"_ALERT_(?:\w*CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)"
+_IN_A_HEADER = re.compile("[ -~]*")
 _FAILED_WEBHOOK = r'failed calling webhook \\*"([^"\\]+)'  # in the JSON of an answer
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
@@ -370,6 +371,12 @@ class Transport:
         """Ask, once more with other credentials, once more where the server is now."""
         while True:
             header = self.access.credential.header(rejected=once.rejected)
+            if not _IN_A_HEADER.fullmatch(header):  # h11 would show it in its error
+                raise CredentialsError(
+                    f"the credentials for {self.access.about} cannot be sent",
+                    why="the token has a line break in it, or a character that is not ASCII",
+                    next="correct the token in the kubeconfig, or log in to the cluster again",
+                )
             try:
                 answer = ask(self._connected(), header)
             except ClosedError:

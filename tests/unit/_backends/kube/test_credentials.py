@@ -11,6 +11,7 @@ import ssl
 import stat
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -211,6 +212,26 @@ def test_a_plug_in_hands_out_a_token_once_for_many_requests(tmp_path: Path, plug
     assert [header(access), header(access)] == ["Bearer token-1", "Bearer token-1"]
     info, arguments, extra = json.loads((tmp_path / "info").read_text())
     assert (info["spec"], arguments, extra) == ({"interactive": False}, ["login"], "yes")
+
+
+def test_a_token_may_end_with_a_line_break(tmp_path: Path, plugin) -> None:
+    """As that of a block of YAML does, or one that a script read from a file."""
+    of_the_file = read(config(tmp_path / "a", user={"token": "token-0\n"}))
+    of_the_plugin = read(config(tmp_path / "b", user=plugin({"token": "token-CALL\n"})))
+
+    assert [header(of_the_file), header(of_the_plugin)] == ["Bearer token-0", "Bearer token-1"]
+    assert of_the_plugin.credential.header(rejected="Bearer token-1") == "Bearer token-2"
+
+
+@pytest.mark.parametrize("token", ["hunter22\nhunter33", "hunter22é"])
+def test_a_token_that_cannot_be_sent_is_in_no_error(tmp_path: Path, secure: str, token: str) -> None:
+    cluster = {"server": secure, "insecure-skip-tls-verify": True}
+    access = read(config(tmp_path / "config", cluster=cluster, user={"token": token}))
+
+    with pytest.raises(CredentialsError, match="credentials for the context dev cannot be sent") as caught:
+        who(access)
+
+    assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(tmp_path: Path, plugin) -> None:
