@@ -245,8 +245,7 @@ class HttpClient:
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
         is_tls, seconds = scheme == "https", self._connect_seconds
-        is_direct = self._is_direct or (not is_tls and is_this_machine(netloc))
-        proxy = "" if is_direct else proxies.proxy_for(f"{scheme}://{netloc}")
+        proxy = "" if self._is_direct else proxies.proxy_for(f"{scheme}://{netloc}")
         made: http.client.HTTPConnection
         if is_tls:
             made = http.client.HTTPSConnection(netloc, timeout=seconds, context=_tls())

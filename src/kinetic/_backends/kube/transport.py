@@ -194,10 +194,9 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate, about: str) -> 
 def _environment_proxy(server: str) -> str:
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return ""
-    from kinetic._wire import http_client, proxies  # 30 ms; only where there is a proxy
+    from kinetic._wire import proxies  # 30 ms; only where there is a proxy
 
-    # Programs in Go, as kubectl, never ask a proxy for what listens on this machine, as clusters of kind and minikube.
-    return "" if http_client.is_this_machine(urllib.parse.urlsplit(server).netloc) else proxies.proxy_for(server)
+    return proxies.proxy_for(server)
 
 
 def _keepalive_options() -> list[tuple[int, int, int]]:
