@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -550,8 +551,11 @@ class JobHandle(JobRecord, Generic[R]):
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
         place = f"{self.store or self.bucket_name}/{self.job_id}/result.pkl"
-        if seen.past is not None and locate.is_collected(seen.past):
-            when, how = format_utc(float(seen.past["collected"])), seen.past.get("status")
+        past = seen.past
+        with contextlib.suppress(KineticError):  # what a collection left may be gone since this handle was made
+            past = locate.read_page(locate.store_of(self), self.job_id) or past
+        if past is not None and locate.is_collected(past):
+            when, how = format_utc(float(past["collected"])), past.get("status")
             return ResultMissingError(
                 f"{self.job_id} was collected at {when}, and its result is no longer stored",
                 why=f"it ended as {how}; collecting a result removes {place}, and keeps the log for 30 days",
@@ -559,7 +563,7 @@ class JobHandle(JobRecord, Generic[R]):
                 code="collected",
             )
         removed = "it was removed together with its result, or it was never launched"
-        if past := seen.past:
+        if past:
             removed = f"its status was {past.get('status')} when it was removed at {format_utc(float(past['removed']))}"
         why = {
             JobStatus.NOT_FOUND: removed,

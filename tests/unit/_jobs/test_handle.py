@@ -584,6 +584,20 @@ def test_a_result_that_was_removed_is_not_called_collected(tmp_path: Path, monke
     assert str(raised.value.why).startswith("its status was SUCCEEDED when it was removed at 20")
 
 
+def test_a_handle_of_a_collected_job_notices_that_its_log_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.fake_backend(tmp_path):
+        job = user_module.imported(tmp_path, ADDS, monkeypatch).add.run_async(1, 2)
+        job.result()
+        attached = kinetic.attach(job.job_id)
+        job.cleanup()
+        with pytest.raises(ResultMissingError, match="has no result") as raised:
+            attached.result()
+
+    assert str(raised.value.why).startswith("its status was SUCCEEDED when it was removed at 20")
+
+
 def test_a_large_value_is_not_held_by_its_handle_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.fake_backend(tmp_path):
         module = user_module.imported(tmp_path, ADDS, monkeypatch)
