@@ -103,6 +103,7 @@ def rebuild(
     """
     locked = lock_store.read_lock(store, lock_key, environ)
     work, name = _Work(store, environ, google_token, Stop()), lock_key.rpartition("/")[2]
+    work.environ = locked.with_logins(environ)
     with work.builder(uri) as builder:
         locked, built = work.build(locked, name, uri.partition("@")[0], builder, tuple, waits=True)
     work.note_use(built, locked, lock_key)

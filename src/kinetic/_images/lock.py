@@ -279,11 +279,16 @@ def indexes(lines: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     settings = [line.removeprefix(python_runtime.SETTING) for line in lines if line.startswith(python_runtime.SETTING)]
     options = tomllib.loads("\n".join(settings))["tool"]["uv"] if settings else {}
     return [
-        *(_VARIABLE.sub(lambda name: environ.get(name[1], name[0]), each[1]) for each in found),
+        *(filled(each[1], environ) for each in found),
         *("=".join(filter(None, (index.get("name"), index["url"]))) for index in options.get("index", ())),
         *(options[name] for name in ("index-url",) if name in options),
         *options.get("extra-index-url", ()),
     ]
+
+
+def filled(address: str, environ: Mapping[str, str]) -> str:
+    """Return an address with the values of its variables, as in uv."""
+    return _VARIABLE.sub(lambda name: environ.get(name[1], name[0]), address)
 
 
 def install_settings(lines: Sequence[str]) -> str:

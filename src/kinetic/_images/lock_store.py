@@ -31,6 +31,7 @@ from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform, Source
 from kinetic._images.request import plain_wheel
 from kinetic._images.uv import Stop
+from kinetic._images.wheels import with_indexes
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Store
 from kinetic._wire import addresses, digests, documents, folders, keys, python_runtime
@@ -65,6 +66,11 @@ class Locked:
     base: BaseImage | None = None  # on which image; None for a lock of this machine itself
     source: str = ""  # where the base was found, "registry/name@sha256:…"; "" without one
     named: tuple[str, ...] = ()  # the packages that the requirement lines name themselves
+    indexes: tuple[str, ...] = ()  # that they name, as "NAME=ADDRESS"; those with a password in them are left out
+
+    def with_logins(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return variables with which its files are fetched: uv has logins by the names of indexes."""
+        return with_indexes(environ, [locks.filled(each, environ) for each in self.indexes])
 
 
 def _build_locked(page: dict[str, Any], what: str) -> Locked:
@@ -74,7 +80,8 @@ def _build_locked(page: dict[str, Any], what: str) -> Locked:
         named = tuple(map(str, page["named"]))
         built = [Wheel(**each) for each in page.get("built", ())]
         lock = locks.with_built(locks.read(platform, str(page["pylock"])), built)
-        return Locked(lock, base, str(page["source"]), named)
+        indexes = tuple(map(str, page.get("indexes", ())))
+        return Locked(lock, base, str(page["source"]), named, indexes)
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
 
@@ -147,7 +154,8 @@ def make(
             next="raise or remove the pins that keep it, or resolve again: KINETIC_UPGRADE=1",
         )
     image, place = base or (None, "")
-    found = Locked(lock, image, place, locks.named(request.lines))
+    plain = (each for each in locks.indexes(request.lines, {}) if not addresses.secret_in(each, variables=True))
+    found = Locked(lock, image, place, locks.named(request.lines), tuple(plain))
     keep(found, name, request.store, environ)
     if project:
         for file in (own, any_platform):
@@ -168,6 +176,7 @@ def keep(locked: Locked, name: str, store: Store, environ: Mapping[str, str]) ->
         "base": locked.base.to_json() if locked.base is not None else None,
         "source": locked.source,
         "named": locked.named,
+        "indexes": locked.indexes,
     }
     data = documents.seal_page(LOCK, page, keys.lock(name), key)
     store.put(keys.lock(name), data)

@@ -292,7 +292,8 @@ def _lacking(wanted: Launch, context: Place, state: WarmState) -> dict[str, Any]
         return None
     try:
         found = lock_difference.between(before, after, wanted.placement.kind)
-        page = lock_difference.requirements_of(found, after.lock, there.get("requirements"), context.store, os.environ)
+        logins = after.with_logins(os.environ)
+        page = lock_difference.requirements_of(found, after.lock, there.get("requirements"), context.store, logins)
     except ImageBuildError:
         if own.requirements and there.get("requirements") and before.base == after.base:
             return own.requirements  # all of its layers, as a pod of its own would unpack them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import platform
@@ -17,11 +18,13 @@ from typing import Any
 import pytest
 from servers.http11 import Answer, Request, Server
 from servers.registry_proxy import RegistryProxy, Rules
+from servers.wheels import Index, made_wheel
 
 from kinetic._images import base_image, bundled, container_registry, uv
 from kinetic._images.bundled import Bundled
 from kinetic._images.container_registry import Registry
 from kinetic._wire.http_client import HttpClient
+from kinetic._wire.python_runtime import SETTING
 from kinetic.errors import ImageBuildError, ImageError, ImageUnavailableError, KineticError
 
 pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
@@ -289,6 +292,35 @@ def test_an_image_that_was_removed_is_built_again_with_the_same_digest(ensure, p
 
     assert same
     assert registry.find_manifest(found.uri.partition("@")[2])
+
+
+def test_an_image_is_built_again_with_the_login_of_an_index_that_only_its_project_names(
+    ensure, publish, registry, store, tmp_path, monkeypatch
+) -> None:
+    acme = Index()
+    acme.login = ("ci", "secret-word")
+    acme(made_wheel(tmp_path / "acme", "ours", "1.0", {"ours.py": ""}))
+    settings = [
+        'project.name = "x"',
+        'project.version = "0"',
+        'project.dependencies = ["ours"]',
+        f'tool.uv.index = [{{name = "acme", url = "{acme.simple}", explicit = true}}]',
+        'tool.uv.sources.ours = [{index = "acme"}]',
+    ]
+    environ = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    for name, value in (("USERNAME", "ci"), ("PASSWORD", "secret-word")):
+        monkeypatch.setenv(f"UV_INDEX_ACME_{name}", value)
+        environ[f"UV_INDEX_ACME_{name}"] = value
+    with contextlib.closing(acme):
+        found = ensure(["ours", *(f"{SETTING}{line}" for line in settings)], environ=environ)
+        for tag in [tag for tag in registry.tags() if tag != "base"]:
+            if digest := registry.find_manifest(tag):
+                registry.delete_manifest(digest)
+        (tmp_path / "home/cache").rename(tmp_path / "cache of another machine")
+
+        assert bundled.rebuild(found.uri, found.lock_key, store, environ)
+
+    assert b"secret-word" not in store.get(found.lock_key)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from servers.wheels import Index, made_wheel
 
 from kinetic._backends.kube.warm_launcher import WarmState
+from kinetic._images import lock_store
+from kinetic._images.layers import Wheel
+from kinetic._images.lock import Lock, Platform
+from kinetic._images.lock_store import Locked
 from kinetic._jobs import warm_assignment
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
@@ -70,3 +77,32 @@ def test_a_warm_pod_is_named_by_a_beginning_that_is_not_empty(beginning: str, fo
     expected = contextlib.nullcontext() if found else pytest.raises(OptionError, match="no warm pod")
     with expected:
         assert warm_assignment.find_one(backend, "ann", beginning).name == found  # type: ignore[arg-type] # asks this
+
+
+def test_what_a_warm_pod_lacks_is_fetched_with_the_login_of_an_index_that_the_project_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("USERNAME", "PASSWORD"):
+        monkeypatch.setenv(f"UV_INDEX_ACME_{name}", "secret-word")
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    store, index = MemoryStore("a"), Index()
+    index.login = ("secret-word", "secret-word")
+    file = made_wheel(tmp_path, "ours", "1.0", {"ours.py": ""})
+    data, platform = file.read_bytes(), Platform("3.12", "x86_64", "2_36")
+    ours = Wheel("ours", "1.0", file.name, hashlib.sha256(data).hexdigest(), len(data), index(file))
+    names = (f"acme={index.simple}",)
+    locks = {
+        "before": Locked(Lock(platform, (), (), "")),
+        "after": Locked(Lock(platform, (ours,), (), ""), indexes=names),
+    }
+    monkeypatch.setattr(lock_store, "find", lambda name, *_: locks[name])
+    wanted = SimpleNamespace(requirements={"lock": "locks/after"}, placement=SimpleNamespace(kind="cpu"))
+    page = WarmPod("cpu-warm", "memory://a", 600.0, 3600.0)
+    state = WarmState("cpu-warm", page, "cpu", {}, {"lock": "locks/before"}, {}, "cpu-warm-0", time.time())
+    place = warm_assignment.Place(SimpleNamespace(), store, bytes(32), 0o22)  # type: ignore[arg-type] # asks nothing
+
+    with contextlib.closing(index):
+        found = warm_assignment._lacking(wanted, place, state)  # type: ignore[arg-type] # as above
+
+    assert found is not None
+    assert found["text"] == "ours 1.0"
