@@ -93,8 +93,9 @@ def _logs_of(
             live = logs.open_log(backend, store, job_id, attempt=count - 1, host=0)
             if live is not None:
                 yield count - 1, 0, live
+    last = logs.until_verdict(job, max((attempt for attempt, _ in stored), default=0))
     for (attempt, host), entries in stored.items():
-        if (attempt, host) not in here:
+        if (attempt, host) not in here and attempt <= last:
             yield attempt, host, StoredLog(store, keys.logs(job_id, attempt, host), entries)
 
 
@@ -399,5 +400,5 @@ def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None 
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,
         "ended": outcome.ended if outcome else None,
-        "attempts": _count_attempts(job.job_id, inside or ()),
+        "attempts": logs.until_verdict(job, _count_attempts(job.job_id, inside or ()) - 1) + 1,
     }

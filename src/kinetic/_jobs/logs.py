@@ -191,7 +191,7 @@ def _log_here(job: JobRecord, store: Store, attempt: int | None, host: int) -> _
 
 def _log_elsewhere(job: JobRecord, store: Store, attempt: int | None, host: int) -> _Found:
     """Open the log of a job on a cluster: once it has ended its store has all of it, and its cluster may be away."""
-    number = latest_noted_attempt(store, job.job_id) if attempt is None else attempt
+    number = last_attempt(job) if attempt is None else attempt
     sealed = sealed_digest(job, attempt=number, host=host)
     if sealed is not None:
         stored = stored_log(store, job.job_id, attempt=number, host=host)
@@ -328,7 +328,25 @@ def latest_attempt(job: JobRecord) -> int:
     """Return the number of the attempt that runs or ran last; where it runs elsewhere, only the store knows it."""
     is_here = registry.is_here(job.backend)
     seen = locate.backend_of(job).observe([job.job_id]).get(job.job_id) if is_here else None
-    return max(latest_noted_attempt(locate.store_of(job), job.job_id), (seen.attempt or 0) if seen else 0)
+    return max(last_attempt(job), (seen.attempt or 0) if seen else 0)
+
+
+def last_attempt(job: JobRecord) -> int:
+    """Return the number of the last attempt by the store."""
+    return until_verdict(job, latest_noted_attempt(locate.store_of(job), job.job_id))
+
+
+def until_verdict(job: JobRecord, number: int) -> int:
+    """Return the number of an attempt, or that of the one with the verdict where it is earlier.
+
+    Others can put the note and the log of a later attempt into the store, and no verdict vouches for them.
+    """
+    if number > 0:
+        with contextlib.suppress(KineticError):  # of a verdict that cannot be verified, who reads a log is told
+            outcome = locate.read_outcome(job)
+            if outcome is not None and outcome.attempt >= 0:
+                return min(number, outcome.attempt)
+    return number
 
 
 def latest_noted_attempt(store: Store, job_id: str) -> int:

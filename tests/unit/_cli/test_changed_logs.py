@@ -56,6 +56,24 @@ def test_each_command_that_shows_a_log_says_once_that_it_was_changed(command, at
     assert "was changed" not in found.stdout
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_log_of_an_attempt_after_the_one_with_the_verdict_is_neither_shown_nor_kept(
+    noted, kinetic, made_job, store
+) -> None:
+    job_id = made_job("succeeded", log=LINES)
+    for attempt in (0, 1) if noted else (0,):
+        store.put(keys.attempt(job_id, attempt), b"{}")
+    store.put(keys.log_segment(job_id, 1, 0, 0), b"accuracy 0.99\n")
+
+    shown = kinetic("jobs", "logs", job_id)
+    collected = kinetic("jobs", "result", job_id, "--cleanup")
+    kept = kinetic("jobs", "logs", job_id)
+
+    assert collected.exit_code == 0
+    assert shown.stdout == kept.stdout == LINES
+    assert "attempt           0" in kinetic("jobs", "show", job_id).stdout
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_of_an_honest_log_nothing_is_said(command, kinetic, made_job) -> None:
     job_id = made_job("failed", log=LINES, cause="exception", error={"type": "E", "message": "m"})
