@@ -221,6 +221,12 @@ def test_classes_that_functions_make_are_pytrees_of_jax_in_the_job_and_where_it_
                     def tree_unflatten(cls, _, children):
                         return cls(*children)
                 return Keyed
+
+        class Node:  # as flax.struct.PyTreeNode
+            def __init_subclass__(cls):
+                dataclasses.dataclass(cls)
+                fields = [field.name for field in dataclasses.fields(cls)]
+                jax.tree_util.register_dataclass(cls, fields, [])
         """,
     )
     out = project.out(
@@ -229,9 +235,16 @@ def test_classes_that_functions_make_are_pytrees_of_jax_in_the_job_and_where_it_
         import json
         import jax
         import kinetic
-        from metrics import Metric
+        from metrics import Metric, Node
 
         Keyed = Metric.with_keys()
+
+        def inner():
+            class State(Node):
+                step: float
+            return State
+
+        State = inner()
 
         @jax.tree_util.register_dataclass
         @dataclasses.dataclass
@@ -245,19 +258,20 @@ def test_classes_that_functions_make_are_pytrees_of_jax_in_the_job_and_where_it_
             return [str(path[-1]) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
         @kinetic.run(accelerator="cpu")
-        def train(given, keyed):
+        def train(given, keyed, state):
             import metrics
             class_of_job = metrics.Metric.with_keys()
             both = jax.tree.map(lambda one, other: one + other, given, make())  # a TypeError for two classes
-            return both, make(), keyed, class_of_job(5.0), names(given) + names(keyed)
+            state = jax.tree.map(lambda step: step + 6.0, state)
+            return both, make(), keyed, class_of_job(5.0), state, names(given) + names(keyed)
 
-        both, made, keyed, of_job, paths = train(make(), Keyed(3.0))
+        both, made, keyed, of_job, state, paths = train(make(), Keyed(3.0), State(0.0))
         is_ours = [type(each.loss) is Metrics.__annotations__["loss"] for each in (both, made)]
-        print(json.dumps([jax.tree.leaves([both, made, keyed, of_job]), is_ours, type(keyed) is Keyed, paths]))
+        print(json.dumps([jax.tree.leaves([both, made, keyed, of_job, state]), is_ours, type(keyed) is Keyed, paths]))
         """
     )
 
-    assert last_json(out) == [[4.0, 2.0, 3.0, 5.0], [True, True], True, [".total", ".one"]]
+    assert last_json(out) == [[4.0, 2.0, 3.0, 5.0, 6.0], [True, True], True, [".total", ".one"]]
 
 
 @pytest.mark.skipif(find_spec("keras") is None, reason="real Keras is needed, and it is not installed here")

@@ -82,7 +82,7 @@ _PICKLES = {"pickle", "torch", "joblib", "dill", "cloudpickle", "pandas"}  # and
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
 Swap = Callable[[object], "tuple[Any, ...] | None"]
 _T = TypeVar("_T")
-_OF_JAX = "a pytree of JAX"  # which it is in the job, too, however it travels
+_OF_JAX = "a pytree of JAX"  # which most are in the job, too, however they travel
 # Where libraries keep classes: module, table, and what one is for them. Of JAX 0.4 to 0.10, Keras 3; nothing public.
 _REGISTRIES = (
     ("jax._src.tree_util", "_registry", _OF_JAX),
@@ -211,7 +211,8 @@ class PickleRules:
         what = _registered_as(kind) if is_sent else ""
         if source := self._source_of(kind, what) if is_sent else None:
             return reducers.of_source(kind.__name__, *source)
-        if what and what != _OF_JAX:
+        own_meta = type(kind).__module__.partition(".")[0] in {*sys.stdlib_module_names, "__main__"}
+        if what and not (what == _OF_JAX and own_meta):  # that of a library, as equinox's, registers an empty class
             self._lost[kind.__qualname__] = what
         return reducers.of_class(kind, reduced)
 

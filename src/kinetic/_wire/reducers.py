@@ -257,6 +257,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
     if _told(kind.__mro__[1:]) or not own_name(type(kind)):
         make, arguments = make_class, (make, *arguments)
     if calls := [*_registrations(kind)]:
+        if make is make_class:
+            make = _make_registered
         return make, arguments, (rest[-1], rest[0], calls), None, None, _fill_and_register
     return make, arguments, *rest
 
@@ -277,6 +279,12 @@ def _registrations(kind: type) -> Iterator[tuple[Any, tuple[Any, ...]]]:
             yield trees.register_pytree_node, (*entry,)
     if states and (own := getattr(states, "_STATE_DICT_REGISTRY", {}).get(kind)):
         yield states.register_serialization_state, own
+
+
+def _make_registered(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:
+    """Make a class as below, and tell no base of it, as ``flax.struct.PyTreeNode``: that would register it empty."""
+    with _not_telling(_told(each for base in bases for each in base.__mro__)):
+        return make_class(make, kind, name, bases, *others)
 
 
 def _fill_and_register(kind: type, state: tuple[Any, ...]) -> None:
