@@ -211,8 +211,8 @@ class PickleRules:
         what = _registered_as(kind) if is_sent else ""
         if source := self._source_of(kind, what) if is_sent else None:
             return reducers.of_source(kind.__name__, *source)
-        own_meta = type(kind).__module__.partition(".")[0] in {*sys.stdlib_module_names, "__main__"}
-        if what and not (what == _OF_JAX and own_meta):  # that of a library, as equinox's, registers an empty class
+        meta = type(kind).__module__.partition(".")[0]  # that of a library, as equinox's, registers an empty class
+        if what and not (what == _OF_JAX and (meta == "__main__" or meta in sys.stdlib_module_names)):
             self._lost[kind.__qualname__] = what
         return reducers.of_class(kind, reduced)
 
