@@ -423,7 +423,8 @@ class _HiddenModules:
         """Forget the exit handlers of what the task has not imported: those of JAX copy 5 MB."""
         for group in self.groups:
             for function in group.exit_handlers:
-                atexit.unregister(function)
+                with contextlib.suppress(Exception):  # it is compared with the task's own, which may raise
+                    atexit.unregister(function)
 
     def drop(self, packages: set[str]) -> None:
         """Forget packages: they will be imported from somewhere else."""

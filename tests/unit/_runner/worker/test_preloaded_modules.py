@@ -284,7 +284,8 @@ def test_a_package_of_the_project_comes_before_a_library_of_the_same_name(
     assert begun == []
 
 
-def test_a_task_runs_the_exit_handlers_of_what_it_has_imported_and_of_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_task_runs_the_exit_handlers_of_what_it_has_imported_and_of_nothing_else(tmp_path: Path, odd: bool) -> None:
     for name in ("used", "unused"):
         (tmp_path / f"{name}.py").write_text(
             f"from atexit import register\n\n@register\ndef at_the_end():\n    print('the end of {name}')\n"
@@ -297,11 +298,21 @@ preloaded_modules.preload(preloaded_modules.Imports(("used", "unused")), {{}}, f
 preloaded_modules.hidden.install()
 import used
 used.register(print, "what it registers later")
+
+class Odd:
+    def __call__(self):
+        print("cannot be compared")
+    def __eq__(self, other):
+        raise ValueError
+
+if {odd}:
+    used.register(Odd())
 worker._run_exit_handlers()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines() == ["what it registers later", "the end of used"]
+    others = ["cannot be compared"] if odd else []
+    assert done.stdout.splitlines() == [*others, "what it registers later", "the end of used"]
 
 
 def test_a_library_whose_import_has_hooks_is_not_imported_once_more(
