@@ -43,9 +43,8 @@ def _history_logs(
     """Return what the history says of every log of an ended job, and the ends of these logs, by their keys."""
     kept: list[dict[str, Any]] = []
     written: list[tuple[str, bytes]] = []
-    succeeded = outcome is not None and outcome.succeeded
     try:
-        for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
+        for attempt, host, log in _logs_of(job, store, inside, outcome):
             sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
             checked = logs.checked_log(log, sealed, job.job_id)
             data, left_out = _end_of(checked)
@@ -73,7 +72,7 @@ def delete_history_logs(store: Store, job_id: str) -> None:
 
 
 def _logs_of(
-    job: JobRecord, store: Store, inside: Sequence[Entry], *, succeeded: bool
+    job: JobRecord, store: Store, inside: Sequence[Entry], outcome: Outcome | None
 ) -> Iterator[tuple[int, int, LiveLog]]:
     """Yield attempt, host and log of all that a job printed; on this machine first where the job wrote it."""
     backend, job_id = locate.backend_of(job), job.job_id
@@ -88,12 +87,12 @@ def _logs_of(
                 yield attempt, host, live
         if not {*expected} <= here | stored.keys():  # its supervisor has moved one into the store this moment
             stored = _stored_logs(job_id, store.entries(f"{job_id}/logs/"))
-    elif not stored and not succeeded:  # its pod may have been cut off before it sent anything
+    elif not stored and (outcome is None or not outcome.succeeded):  # its pod may have been cut off before it sent any
         with contextlib.suppress(KineticError, OSError):
             live = logs.open_log(backend, store, job_id, attempt=count - 1, host=0)
             if live is not None:
                 yield count - 1, 0, live
-    last = logs.until_verdict(job, max((attempt for attempt, _ in stored), default=0))
+    last = logs.until_verdict(outcome, max((attempt for attempt, _ in stored), default=0))
     for (attempt, host), entries in stored.items():
         if (attempt, host) not in here and attempt <= last:
             yield attempt, host, StoredLog(store, keys.logs(job_id, attempt, host), entries)
@@ -400,5 +399,5 @@ def history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None 
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,
         "ended": outcome.ended if outcome else None,
-        "attempts": logs.until_verdict(job, _count_attempts(job.job_id, inside or ()) - 1) + 1,
+        "attempts": logs.until_verdict(outcome, _count_attempts(job.job_id, inside or ()) - 1) + 1,
     }

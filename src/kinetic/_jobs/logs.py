@@ -333,20 +333,19 @@ def latest_attempt(job: JobRecord) -> int:
 
 def last_attempt(job: JobRecord) -> int:
     """Return the number of the last attempt by the store."""
-    return until_verdict(job, latest_noted_attempt(locate.store_of(job), job.job_id))
+    number = latest_noted_attempt(locate.store_of(job), job.job_id)
+    if number > 0:
+        with contextlib.suppress(KineticError):  # of a verdict that cannot be verified, who reads a log is told
+            return until_verdict(locate.read_outcome(job), number)
+    return number
 
 
-def until_verdict(job: JobRecord, number: int) -> int:
+def until_verdict(outcome: Outcome | None, number: int) -> int:
     """Return the number of an attempt, or that of the one with the verdict where it is earlier.
 
     Others can put the note and the log of a later attempt into the store, and no verdict vouches for them.
     """
-    if number > 0:
-        with contextlib.suppress(KineticError):  # of a verdict that cannot be verified, who reads a log is told
-            outcome = locate.read_outcome(job)
-            if outcome is not None and outcome.attempt >= 0:
-                return min(number, outcome.attempt)
-    return number
+    return number if outcome is None or outcome.attempt < 0 else min(number, outcome.attempt)
 
 
 def latest_noted_attempt(store: Store, job_id: str) -> int:
