@@ -28,6 +28,7 @@ from cluster.processes import Process
 NOTE = Path("/run/kinetic-test-node.json")
 LOCK = "\0kinetic-test-node"  # an abstract socket: of the whole machine, and gone with the process that holds it
 BRIDGE = "kinetic-node"
+ADDRESS = "02:6b:69:6e:65:74"  # of the bridge; the first byte says that no maker gave it
 CGROUP = "kinetic-node"  # the beginning of the name of each node's cgroup
 CGROUPS = Path("/sys/fs/cgroup")
 # What a kubelet sets without asking, and what a plugin of the network may.
@@ -129,7 +130,8 @@ class Host:
         for folder in (self.folder, self.shared, self.disk):
             folder.mkdir(mode=0o755)
         self.shared.chmod(0o1777)
-        _ip("link", "add", BRIDGE, "type", "bridge")
+        # With an address of its own: otherwise it takes one of its pods', and when that pod ends, the others lose it.
+        _ip("link", "add", BRIDGE, "address", ADDRESS, "type", "bridge")
         _ip("addr", "add", f"{self.gateway}/{self.network.prefixlen}", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
         self._make_namespace()

@@ -149,6 +149,19 @@ def test_mounts_of_a_node_are_not_seen_by_the_machine(changed: Changed) -> None:
     assert " /mnt tmpfs" not in Path("/proc/mounts").read_text()
 
 
+def test_the_bridge_keeps_its_address_when_pods_come(changed: Changed) -> None:
+    """Others would send to an address that ends with that pod, and wait 14 s for the next one."""
+    address = Path(f"/sys/class/net/{BRIDGE}/address")
+    lower = ["ip", "link", "add", "kinetic-veth1", "address", "02:00:00:00:00:01", "type", "veth"]
+    subprocess.run(lower, check=True)
+    try:
+        before = address.read_text()
+        subprocess.run(["ip", "link", "set", "kinetic-veth1", "master", BRIDGE], check=True)
+        assert address.read_text() == before
+    finally:
+        subprocess.run(["ip", "link", "delete", "kinetic-veth1"], check=True)
+
+
 def test_a_start_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = SETTING.read_text()
     host = Host()
