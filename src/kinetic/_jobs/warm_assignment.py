@@ -370,21 +370,22 @@ def _try(
                 return False, greeting
             task = backend.warm.task_of(wanted, context.mask, requirements)
             assignment = _assignment(wanted, task, greeting.sequence, greeting.restarts)
-            is_slice, refused = wanted.placement.hosts > 1, ""
+            is_slice = wanted.placement.hosts > 1
             differs = requirements is not None
             make = functools.partial(
                 backend.warm.make_task, wanted, context.mask, state, at_once=not is_slice, differs=differs
             )
+            sequence = greeting.sequence
+            assign = functools.partial(_why_not_assigned, context.store, state.name, sequence, job_id, key)
             undo.callback(connection.close)  # so the pod gives up what it holds
             if is_slice:
                 made = make()
+                refused = assign()
             else:  # it gets ready, and begins when it hears that this job cannot be lost any more
                 held = replace(assignment, is_held=True).to_bytes(key, greeting.nonce)
-                refused, made = backend.warm.tell(connection, held, job_id, make)
+                refused, made = backend.warm.tell(connection, held, job_id, make, then=assign)
                 step("client:task-held")
             backend.add(wanted, made)
-            if not refused and not bindings.assign(context.store, state.name, greeting.sequence, job_id, key):
-                refused = f"{state.name} has taken another job meanwhile"
             step("client:task-assigned")
             if not refused and is_slice:  # before any host begins: if one is lost, all find the task again
                 backend.warm.write_assignment(state, assignment.to_bytes(key), key)
@@ -409,6 +410,15 @@ def _try(
         refused = f"the warm pod {state.name} cannot be told: {error.what}"
     _start_cold(wanted, context, refused)
     return True, greeting
+
+
+def _why_not_assigned(store: Store, pod: str, sequence: int, job_id: str, key: bytes) -> str:
+    """Make a job the N-th task of a warm pod; return why it is not that, or ""."""
+    try:
+        is_assigned = bindings.assign(store, pod, sequence, job_id, key)
+    except KineticError as error:  # what is created meanwhile must not be forgotten
+        return f"the store does not take it as a task of {pod}: {error.what}"
+    return "" if is_assigned else f"{pod} has taken another job meanwhile"
 
 
 def _give_to_starting(wanted: Launch, context: Place, found: list[WarmState], fits: Mapping[str, str]) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
-from flows.kube.test_warm_pods import busy_task, is_idle, is_warm, pods_of_warm, warm_job
+from flows.kube.test_warm_pods import busy_task, is_idle, is_warm, pods_of_warm, says, warm_job
 from flows.kube.test_warm_pods_in_trouble import submitter
+from servers.faults import Fault
 
 from kinetic._wire import failpoints
 
@@ -31,6 +32,7 @@ KILLING = """
             signal.pause()
         return attempt
 """
+TAKES_ANOTHER = "task 1 was assigned to this warm pod and never told; it takes task 2 next"
 SUBMIT = "from one import add\nadd.with_options(keep_warm='10m').run_async(1, 2)"
 # What another client does that waits for the job; it does not wait three minutes for a pod that was never told.
 COLLECT = """
@@ -98,12 +100,28 @@ def test_a_pod_does_not_begin_with_a_job_whose_client_dies_before_it_is_safe_and
     killed(clients, tmp_path, "client:job-created")
     plane.proxy.delay_seconds = 0.0
     wait_for("a pod that has given the task up", is_idle(site, 2))
+    if len(site.bucket.names("warm/")) > 1:  # and its number, where that was its job's already
+        wait_for("the next number", lambda: TAKES_ANOTHER in says(site))
     left = site.bucket.names("cpu-add")
     value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
 
     assert value == 7
     assert [name for name in left if "/attempts/" in name or "/placements/" in name] == []
     assert len(site.pods_of()) == 1
+
+
+def test_a_pod_takes_the_next_job_after_one_that_the_cluster_refused_once_it_was_assigned(
+    clients: Any, site: Any, plane: Any
+) -> None:
+    clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 2))")
+    wait_for("an idle pod", is_idle(site, 1))
+    plane.proxy.faults.append(Fault("status", status=403, method="POST", target=r"/jobs\?", times=1))
+    refused = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(1, 3))")
+    wait_for("a pod that has given the number up", lambda: TAKES_ANOTHER in says(site))
+    value = clients.run("from one import add\ntell(add.with_options(keep_warm='10m')(3, 4))")
+
+    assert (refused, value) == (4, 7)
+    assert says(site).count("the verdict is in the store") == 2, "the first one and the last one"
 
 
 LOOKS = {
@@ -201,11 +219,11 @@ LATE = """
     from kinetic._runner.supervisor import bindings
     where, name = (WarmLauncher, "tell") if words[1:] == [] else (bindings, words[1])
     do = getattr(where, name)
-    def later(*arguments):
+    def later(*arguments, **named):
         open(words[0] + "/waits", "w").close()
         while not os.path.exists(words[0] + "/ended"):
             time.sleep(0.02)
-        return do(*arguments)
+        return do(*arguments, **named)
     setattr(where, name, later)
     from one import add
     job = add.with_options(keep_warm='10m').run_async(3, 4)

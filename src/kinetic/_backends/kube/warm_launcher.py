@@ -279,12 +279,22 @@ class WarmLauncher:
         with self._lock:
             return [state for each, state in self._kept.values() if each.is_free]
 
-    def tell(self, connection: KeptConnection, message: bytes, job_id: str, *beside: Callable[[], Any]) -> list[Any]:
-        """Tell a warm pod something of a task while other things are done; return why it refuses, or "", and those."""
+    def tell(
+        self,
+        connection: KeptConnection,
+        message: bytes,
+        job_id: str,
+        *beside: Callable[[], Any],
+        then: Callable[[], str] = lambda: "",
+    ) -> list[Any]:
+        """Tell a warm pod something of a task while other things are done; return why it refuses, or "", and those.
+
+        ``then`` follows where the pod does not refuse, and may say why not in its place.
+        """
 
         def ask() -> str:
             try:
-                return connection.ask(message, job_id)
+                return connection.ask(message, job_id) or then()
             except KineticError as error:
                 return f"the warm pod {connection.pod} cannot be told: {error.what}"
 

@@ -56,6 +56,7 @@ _HARSH_SECONDS = 3.0  # of them, until a supervisor is asked to end that has not
 _TERM_SECONDS = 25.0  # for a supervisor's last words, of the 30 s that a pod has
 _TRIES = 4  # supervisors for one task that end without a verdict, and more if it has retries
 _PAUSE = 0.02
+_GIVEN_UP = 3  # what a child says that looked: the next number is that of the job which was given up
 _READY_SECONDS = 15.0  # for the other hosts of a slice after a task, until clients hear that they are not ready
 _DISMISS_SECONDS = 10.0  # for the others to be told that the slice ends
 _LEADER_SECONDS = 300.0  # by which the other hosts are idle longer than the leader, which tells them to end
@@ -126,6 +127,7 @@ class WarmProcess:
             self._leader = Leader(page, base)
         self._hold = -1  # where the supervisor of a task that is held learns whether it may begin
         self._is_given_up = False  # the task at hand, by its client, before it began
+        self._given_up = ""  # the last such job, which may have its number for ever
         self._confirmed_by = 0  # the last child that heard a client confirm: it may have ended before its task begins
         hear = self._greeting, self._answer, self._after_message
         self._clients = None if self._host else Clients(page.port, self._fork, *hear)
@@ -479,13 +481,17 @@ class WarmProcess:
         store = open_store(self.page.store_url)
         following = bindings.next_sequence(store, self.page.pod, self._sequence)
         folders.write_whole(self.base / "following", str(following).encode())
+        if following == self._sequence + 1 and self._given_up:  # its client is gone, and tells of it no more
+            with self._key() as key:
+                if bindings.assigned(store, self.page.pod, self._sequence, key) == self._given_up:
+                    return _GIVEN_UP
         return 1 if following > self._sequence else 0
 
     def _after_store(self, asked: int, code: int) -> None:
         self._is_asking = False
         if asked != self._sequence:  # the store took so long that a task was here meanwhile
             return
-        if code != 1 or self._about:
+        if code not in {1, _GIVEN_UP} or self._about:
             self._strange_since = None if code == 0 else self._strange_since
             return
         now = time.monotonic()
@@ -495,7 +501,7 @@ class WarmProcess:
         except (OSError, ValueError):
             return
         is_new = self._tasks == 0 and self._secret_stamp is None and following > self._sequence + 1
-        if is_new or now - self._strange_since >= warm_pods.UNTOLD_SECONDS:
+        if is_new or code == _GIVEN_UP or now - self._strange_since >= warm_pods.UNTOLD_SECONDS:
             say(f"task {following - 1} was assigned to this warm pod and never told; it takes task {following} next")
             self._sequence, self._strange_since = following, None
 
@@ -562,7 +568,7 @@ class WarmProcess:
             imports = ()  # they would be imported from somewhere else
         self._forget_task()
         self._idle_since = time.monotonic()
-        self._next_look = self._idle_since + _LOOK_SECONDS
+        self._next_look = self._idle_since + (0.0 if self._is_given_up else _LOOK_SECONDS)
         if self.page.hosts == 1 and (why := self._why_end()):
             return why
         say(f"the warm pod {self.page.pod} is idle; it ends in {self.page.idle_seconds:g} s")
@@ -575,6 +581,7 @@ class WarmProcess:
             self._hold = -1
         if self._is_given_up:  # another client may have its number, and the kubelet may have brought that task
             self._secret_stamp = None
+            self._given_up = self._about["job_id"]
         else:
             self._decided = self._about["job_id"]
             self._sequence += 1
