@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kinetic._wire.records import JobRecord
 
 _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
+_LISTED_SECONDS = 0.5  # how long a listing is believed: a job that follows may have come since
 _PIECE = 1 << 20
 _LOGS_IN_MEMORY = 16 << 20  # of many jobs that are collected together
 _PAGES_AT_ONCE = 500
@@ -223,7 +224,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     step("client:collected")
     try:
         store = locate.store_of(job)
-        inside = list(store.entries(keys.job(job.job_id)))
+        inside = _inside(job, seen, store)
         if is_kept_for_followers(job, store, inside):
             return None
         page = collected_page(job, seen, inside)
@@ -235,6 +236,14 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
     return page
+
+
+def _inside(job: JobRecord, seen: Snapshot, store: Store) -> Sequence[Entry]:
+    """List what a job has in the store, or take what was listed with its verdict, if that was a moment ago."""
+    found = seen.inside
+    if found is not None and time.monotonic() - found.at < _LISTED_SECONDS:
+        return found.entries
+    return list(store.entries(keys.job(job.job_id)))
 
 
 def is_kept_for_followers(

@@ -423,7 +423,10 @@ class JobHandle(JobRecord, Generic[R]):
             raise self._exception
         follow = job_wait.BesideValue(self.job_id) if stream_logs else None
         with job_wait.detaching(self):
-            seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
+            collects = cleanup or (cleanup is None and not self.debug)
+            seen = job_wait.wait(
+                self, timeout=timeout, on_change=on_status_change, follow=follow, collects=bool(collects)
+            )
         self._is_kept = cleanup is False
         return self._deliver(seen, cleanup=cleanup, wait=most, body=seen.body)  # type: ignore[no-any-return] # as above
 
@@ -510,7 +513,7 @@ class JobHandle(JobRecord, Generic[R]):
                 value = results.body_of(locate.store_of(self), outcome, body)
             except KeyMissingError as error:  # somebody else collected and removed it between our two looks
                 return self._taken_meanwhile(Snapshot(JobStatus.NOT_FOUND), error)
-            self._ended = seen if seen.body is None else replace(seen, body=None)  # the value is enough
+            self._ended = seen if seen.body is None else replace(seen, body=None, inside=None)  # the value is enough
             self._value = value  # before it is removed: another thread may look for it
             if cleanup or (cleanup is None and not self.debug):
                 self._remove_collected(seen, wait=wait)

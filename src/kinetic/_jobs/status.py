@@ -10,21 +10,21 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.protocol import Observation
 from kinetic._jobs import index, locate, logs
-from kinetic._wire import dataclass, keys, outcomes, records
+from kinetic._wire import NamedTuple, dataclass, keys, outcomes, records
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Diagnosis
-    from kinetic._stores.protocol import Store
+    from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.records import JobRecord
 
 
@@ -32,6 +32,13 @@ WAS_CANCELLED = "it was cancelled"  # the reason of a cancelled job that is stil
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
 _NEARLY_ALL = 0.8  # of the memory
+
+
+class Listing(NamedTuple):
+    """What a job had in the store, and when."""
+
+    entries: Sequence[Entry]
+    at: float  # by ``time.monotonic``
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Snapshot:
     error: Exception | None = None  # what kept us from seeing more
     is_elsewhere: bool = False  # only another machine sees how it runs
     body: bytes | None = field(default=None, repr=False, compare=False)  # of the result, if it was read with its page
+    inside: Listing | None = field(default=None, repr=False, compare=False)  # if it was listed at the same time
 
     @property
     def reason(self) -> str:
@@ -70,16 +78,49 @@ class Snapshot:
         return f"{kind}: {message}".removesuffix(": ") if kind else message
 
 
-def observe(job: JobRecord) -> Snapshot:
-    """Look at one job, and ask its backend why it failed if it left no outcome; raise what makes that impossible."""
+def observe(job: JobRecord, *, expected: bool = False, collects: bool = False) -> Snapshot:
+    """Look at one job, and ask its backend why it failed if it left no outcome; raise what makes that impossible.
+
+    Args:
+        job: The job.
+        expected: It has probably ended: what is read of a job that has, is read side by side in a distant store.
+        collects: It is removed then: what it has there is listed as well.
+    """
     if locate.past_of(job) is not None:
         return observe_many([job])[0]
-    outcome, body = _outcome_and_body(job)
+    more: dict[str, Any] = {}
+    if expected and locate.store_of(job).local is None:
+        more = _read_side_by_side(job, collects=collects)
+    outcome, body = more["ended"] if more else _outcome_and_body(job)
     observed = {} if outcome is not None or not locate.can_be_seen(job) else _ask_backends([job])
-    seen = _judge(job, outcome, observed.get(job.job_id), thorough=True)
+    pages = {"page": more["page"]} if more and outcome is not None else {}  # else it may have been written since
+    seen = _judge(job, outcome, observed.get(job.job_id), thorough=True, **pages)
     if seen.error is not None:
         raise seen.error
-    return seen if body is None else replace(seen, body=body)
+    return seen if body is None else replace(seen, body=body, inside=more.get("inside"))
+
+
+def _read_side_by_side(job: JobRecord, *, collects: bool) -> dict[str, Any]:
+    from kinetic._stores import parallel  # 1 ms, with threads' queues
+
+    store = locate.store_of(job)
+
+    def listing() -> Listing | None:
+        now = time.monotonic()
+        with contextlib.suppress(KineticError):  # it is listed again where it is needed
+            return Listing([*store.entries(keys.job(job.job_id))], now)
+        return None
+
+    questions: dict[str, Callable[[], object]] = {
+        "ended": functools.partial(_outcome_and_body, job),
+        "page": functools.partial(locate.read_page, store, job.job_id),
+        **({"inside": listing} if collects else {}),
+    }
+    return dict(parallel.in_parallel(store, (functools.partial(_answered, *each) for each in questions.items())))
+
+
+def _answered(name: str, question: Callable[[], object]) -> tuple[str, object]:
+    return name, question()
 
 
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
@@ -222,7 +263,12 @@ def _ask(backend: Backend, jobs: Sequence[JobRecord]) -> Mapping[str, Observatio
 
 
 def _judge(
-    job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | Exception | None, *, thorough: bool
+    job: JobRecord,
+    outcome: Outcome | Exception | None,
+    observation: Observation | Exception | None,
+    *,
+    thorough: bool,
+    **pages: dict[str, Any] | None,
 ) -> Snapshot:
     """Put together what was read and seen of a job. Whatever is wrong with it becomes the error of its snapshot."""
     if (past := locate.past_of(job)) is not None:
@@ -231,7 +277,7 @@ def _judge(
         return Snapshot(JobStatus.PENDING, error=observation)
     try:
         if outcome is not None or observation is None or observation.status.is_final:
-            return _judge_ended(job, outcome, observation, thorough=thorough)
+            return _judge_ended(job, outcome, observation, thorough=thorough, **pages)
         if observation.waits_for_others and _settle(job):
             return _judge(job, _outcome(job), _ask_backends([job]).get(job.job_id), thorough=thorough)
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
@@ -260,8 +306,14 @@ def has_ended(job: JobRecord) -> bool:
 
 
 def _judge_ended(
-    job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | None, *, thorough: bool
+    job: JobRecord,
+    outcome: Outcome | Exception | None,
+    observation: Observation | None,
+    *,
+    thorough: bool,
+    **pages: dict[str, Any] | None,
 ) -> Snapshot:
+    """``pages``: of the history, where it was read already, as "page"."""
     if outcome is None:
         outcome = _outcome(job)  # the second look: it may have come in between
     if outcome is None and observation is None and locate.can_be_seen(job) and not registry.is_here(job.backend):
@@ -273,7 +325,7 @@ def _judge_ended(
         observation, outcome = _explain_failure(job, locate.backend_of(job), observation)
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
-    past = locate.read_page(locate.store_of(job), job.job_id)
+    past = pages["page"] if pages else locate.read_page(locate.store_of(job), job.job_id)
     if past is not None and outcome is not None and outcome.status == outcomes.CANCELLED:
         outcome = replace(outcome, ended=past.get("ended") or outcome.ended)  # when its processes were gone
     attempt = attempt_state(job) if outcome is None else {}

@@ -46,6 +46,7 @@ _CLAIM_SECONDS = 60.0
 _BAR_COLUMNS = 20
 _REPORTED_SECONDS = 0.5  # between two looks at what a job reports of its progress: it writes as often
 _FOLLOWER_SECONDS = 5.0  # between two looks at a job on a cluster that waits for another one, which may have ended
+_LOG_SECONDS = 0.3  # in which a job that was told to a warm pod may end before its log is looked for: three requests
 _LONG_SECONDS = 1.0  # of waiting, after which 10 ms count for nothing
 _AT_THE_END = (
     "kinetic._jobs.activity",
@@ -66,8 +67,12 @@ def wait(
     follow: Callable[[str], object] | None = None,
     progress: output.Progress | None = None,
     check: Callable[[], object] = lambda: None,
+    collects: bool = False,
 ) -> Snapshot:
-    """Wait until a job has its verdict; ``check`` is called now and then, and may raise."""
+    """Wait until a job has its verdict; ``check`` is called now and then, and may raise.
+
+    ``collects``: it is removed afterwards, if it has succeeded.
+    """
     timeout = seconds_to_wait(timeout)
     if locate.past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
@@ -79,7 +84,7 @@ def wait(
     backend = locate.backend_of(job)
     clock = backend.clock
     limit = None if timeout is None else clock.monotonic() + timeout
-    display, reader = _Display(job, follow, progress), StatusReader(job)
+    display, reader = _Display(job, follow, progress), StatusReader(job, collects=collects, awaits_end=True)
     began = clock.monotonic()
     notified: JobStatus | None = None
     with contextlib.ExitStack() as waits:
@@ -270,8 +275,9 @@ def bear_outages(
 class StatusReader:
     """Looks at a job, again and again, through times in which store or cluster do not answer."""
 
-    def __init__(self, job: JobRecord) -> None:
+    def __init__(self, job: JobRecord, *, collects: bool = False, awaits_end: bool = False) -> None:
         self._job = job
+        self._later = {"expected": True, "collects": collects} if awaits_end else {}  # of each look but the first one
         self._clock = locate.backend_of(job).clock
         self._bear = FIRST_LOOK
         self._last: Snapshot | None = None
@@ -281,7 +287,8 @@ class StatusReader:
 
         After the limit, where there is no answer, return what was seen last: then the time is over.
         """
-        look, is_late = functools.partial(observe, self._job), _is_late(self._clock, limit)
+        is_late, later = _is_late(self._clock, limit), self._later if self._last is not None else {}
+        look = functools.partial(observe, self._job, **later)
         try:
             self._last = bear_outages(look, self._job.job_id, self._clock, limit, **self._bear)
         except OUT_OF_REACH:
@@ -330,7 +337,7 @@ class _Display:
         self._follow = follow
         self._attempt = Attempt(job)
         self._log_seconds = locate.backend_of(job).log_poll_seconds
-        self._is_told, self._is_first = False, True  # whether its end is told; whether nothing was seen of it
+        self._is_told = False  # whether its end is told
         self._outcome: Outcome | None = None
         self._follower: logs.Follower | None = None
         if follow is not None:
@@ -347,6 +354,7 @@ class _Display:
         self._job, self._clock = job, locate.backend_of(job).clock
         self._stall: StallWatch | None = None
         self._reported, self._reported_due = "", self._clock.monotonic() + _REPORTED_SECONDS
+        self._log_due = self._clock.monotonic() + _LOG_SECONDS
 
     @property
     def pause(self) -> float:
@@ -357,8 +365,8 @@ class _Display:
         """Show what is new after a look."""
         self._attempt.see(seen)
         self._is_told = seen.observation is not None and seen.observation.is_told
-        is_first, self._is_first, self._outcome = self._is_first, False, seen.outcome
-        if seen.status is not JobStatus.PENDING and not (is_first and self._is_told):  # it may end before it has a log
+        self._outcome = seen.outcome
+        if seen.status is not JobStatus.PENDING:
             self._print_log(last=seen.status.is_final)
         if not seen.status.is_final:
             self._show_phase(seen)
@@ -403,6 +411,8 @@ class _Display:
 
     def _print_log(self, *, last: bool = False) -> None:
         if self._follower is None or self._follow is None:
+            return
+        if self._is_told and not last and self._clock.monotonic() < self._log_due:
             return
         for text in self._follower.new_text(last=last):
             output.clear()
@@ -521,7 +531,7 @@ class Attempt:
     def see(self, seen: Snapshot) -> None:
         """Take it from the outcome or from the backend, whichever knows it."""
         if seen.outcome is not None:
-            self.number = max(self.number, seen.outcome.attempt)
+            self.number, self._until = max(self.number, seen.outcome.attempt), 0.0
         elif seen.observation is not None and seen.observation.attempt is not None:
             self.number = seen.observation.attempt
         elif seen.observation is not None and seen.observation.version != self._version:

@@ -54,7 +54,7 @@ def test_a_job_on_a_cluster_that_waits_for_another_one_is_looked_at_every_few_se
         clock.sleep(seconds)
         return False
 
-    def look(_: object) -> Snapshot:
+    def look(_: object, **__: object) -> Snapshot:
         looks.append(clock.monotonic())
         if len(looks) < 3:
             return Snapshot(JobStatus.PENDING, None, Observation("a", JobStatus.PENDING, waits_for_others=True))
@@ -145,7 +145,7 @@ def test_a_time_that_is_over_is_said_also_where_the_last_look_has_no_answer(user
     job, limit = user.act.run_async(1), backend.clock.monotonic() + 60
     backend.running_seconds = 600.0
 
-    def observe(of):
+    def observe(of, **_):
         if backend.clock.monotonic() >= limit:  # the network of a laptop is not there yet
             raise StoreUnreachableError("the store does not answer")
         return status.observe(of)
@@ -290,7 +290,7 @@ def test_a_store_that_does_not_answer_for_a_while_is_waited_for(user, backend, m
     job = user.act.run_async(1)
     seen = []
 
-    def observe(of):
+    def observe(of, **_):
         seen.append(backend.clock.monotonic())
         if 2 <= len(seen) <= 100:
             raise StoreUnreachableError("the store does not answer")
@@ -315,7 +315,7 @@ def test_a_store_that_does_not_answer_for_a_while_ends_no_following(user, monkey
     job = user.act.run_async(1)
     seen = []
 
-    def observe(of):
+    def observe(of, **_):
         seen.append(of)
         if 2 <= len(seen) <= 20:
             raise StoreUnreachableError("the store does not answer")
@@ -339,7 +339,7 @@ def test_events_bear_that_the_store_does_not_say_which_attempt_runs(user, monkey
     def entries(*_: object) -> NoReturn:
         raise StoreUnreachableError("the store does not answer")
 
-    monkeypatch.setattr(wait, "observe", lambda _: next(looks))
+    monkeypatch.setattr(wait, "observe", lambda _, **__: next(looks))
     monkeypatch.setattr(type(locate.store_of(job)), "entries", entries)
 
     assert [(event.status.value, event.attempt) for event in job.events()] == [("RUNNING", None), ("SUCCEEDED", None)]
@@ -366,7 +366,7 @@ def test_a_store_that_does_not_answer_for_ten_minutes_ends_the_waiting(user, bac
     job = user.act.run_async(1)
     seen = []
 
-    def observe(of):
+    def observe(of, **_):
         seen.append(backend.clock.monotonic())
         if len(seen) >= 2:
             raise StoreUnreachableError("the store does not answer")
@@ -386,7 +386,7 @@ def test_a_cluster_that_is_away_at_the_first_look_for_a_result_is_waited_for_as_
     job = user.act.run_async(1)
     seen = []
 
-    def observe(of):
+    def observe(of, **_):
         seen.append(backend.clock.monotonic())
         if looks is None or len(seen) < looks:
             raise BackendUnavailableError("the cluster does not respond")

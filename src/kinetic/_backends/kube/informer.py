@@ -339,7 +339,9 @@ class Informer:
         self._objects[uid] = found
         if not object_status.belongs_to_job_set(found):
             self._of_jobs[job_id] = uid
-            self._count_change(job_id)
+            warm = object_status.warm_pod_of(found)
+            if not warm or before is None or object_status.warm_pod_of(before) != warm:
+                self._count_change(job_id)  # the Job of a warm pod's task says nothing of it: that is only made ready
             self._count_tasks(job_id, found)
             had_ended = before is not None and object_status.status_of(before).is_final
             if object_status.status_of(found).is_final and not had_ended and uid not in self._ended_early:

@@ -13,6 +13,7 @@ from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import informer as kube_informer
+from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Informer, Informers
@@ -170,6 +171,26 @@ def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> 
         informer.add(job("a", "1"))
 
         assert informer.find("a")["status"] == {"ready": 1}
+
+
+def test_what_the_cluster_notes_in_the_suspended_job_of_a_warm_pods_task_wakes_no_thread() -> None:
+    def task(version: str, **status: object) -> dict:
+        found = job("a", version, **status) | {"spec": {"suspend": True}}
+        found["metadata"]["labels"] |= {object_status.WARM_LABEL: "a-pod"}
+        return found
+
+    noted = task("11", conditions=[{"type": "Suspended", "status": "True"}])
+    cold = job("a", "12")
+    events = open_lines({"type": "MODIFIED", "object": noted}, {"type": "MODIFIED", "object": cold})
+
+    with watching(listing(task("1")), events) as informer:
+        informer.add(task("1"))
+        made = informer.changes_of("a")
+        informer.start()
+        informer.wait("a", made, 10)
+
+        assert informer.find("a")["spec"] == {}, "it was not woken by the first one"
+        assert informer.changes_of("a") == made + 1
 
 
 def test_news_that_are_not_of_the_object_wake_as_well() -> None:
