@@ -12,9 +12,9 @@ from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._config import home
 from kinetic._jobs import locate, status
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire import keys
+from kinetic._wire import keys, outcomes
 from kinetic._wire.measurements import Measurements
-from kinetic._wire.outcomes import AttemptNote
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import REQUIRED
 from kinetic.errors import AccessDeniedError, BackendUnavailableError
 from kinetic.job_status import JobStatus
@@ -100,6 +100,34 @@ def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job
 
     assert (before.status, before.reason) == (JobStatus.PENDING, "its warm pod cpu-warm-1 has not begun with it")
     assert status.with_claim(job, Cluster("cpu-warm-1"), said) is said
+
+
+def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_three = threading.Barrier(3, timeout=10)  # the result, the page of the history, and the listing
+    outcome = Outcome(JOB_ID, outcomes.SUCCEEDED)
+
+    class Distant:
+        url, local = "gs://far/away", None
+
+        def entries(self, prefix: str) -> list[str]:
+            all_three.wait()
+            return [f"{prefix}result.pkl"]
+
+    def read(what: object) -> object:
+        all_three.wait()
+        return what
+
+    monkeypatch.setattr(locate, "store_of", lambda _: Distant())
+    monkeypatch.setattr(locate, "read_ended", lambda _: read((outcome, b"value")))
+    monkeypatch.setattr(locate, "read_page", lambda *_: read(None))
+
+    seen = status.observe(job, expected=True, collects=True)
+
+    assert (seen.status, seen.body) == (JobStatus.SUCCEEDED, b"value")
+    assert seen.inside is not None
+    assert seen.inside.entries == [f"{JOB_ID}/result.pkl"]
 
 
 def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_another(
