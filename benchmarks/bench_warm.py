@@ -22,6 +22,7 @@ from _measure import COMPILED_SIZES, COMPILES, Bench, Sandbox, show_compiled
 from kinetic._runner import processes
 
 DELAY_SECONDS = 0.02  # of a request, and of a message there and back
+STORE_SECONDS = 0.05  # of a request to a bucket far away
 MODULES = ("numpy", "jax", "keras")
 SCRIPT = """
 import sys, time
@@ -151,6 +152,9 @@ def _calls(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
         warm.append(run("30m"))
         requests.append(float(len(parts.plane.proxy.seen)))
         cold.append(run("0"))
+    parts.server.delay(STORE_SECONDS)
+    far = [run("30m")[4] for _ in range(bench.runs)]
+    parts.server.delay(0)
     edit, call, processor, imports, noop, middle = (list(each) for each in zip(*warm, strict=True))
     cold_edit, cold_call, cold_processor, cold_imports, cold_noop, cold_middle = map(list, zip(*cold, strict=True))
     bench.limit("a new client is started → the function begins; vs its own pod", edit, 1000, "ms", cold_edit)
@@ -159,6 +163,7 @@ def _calls(bench: Bench, sandbox: Sandbox, parts: _cluster.Parts) -> None:
     bench.limit("importing numpy, JAX and Keras there", imports, 1000, "ms", cold_imports)
     bench.limit("a blocking no-op, in the same client, pod idle, the best of 8", noop, 150, "ms", cold_noop)
     bench.show("… the median of 8", middle, "ms", cold_middle)
+    bench.show(f"… the best of 8 with the bucket {STORE_SECONDS * 1e3:.0f} ms away; vs beside it", far, "ms", noop)
     bench.limit("requests to the API server for ten jobs of a new client", requests, 75, "")
 
 

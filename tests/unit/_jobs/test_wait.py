@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -69,6 +70,29 @@ def test_a_job_on_a_cluster_that_waits_for_another_one_is_looked_at_every_few_se
         pass
 
     assert looks == pytest.approx([0, 5, 10], abs=0.5)
+
+
+def test_the_log_of_a_warm_pods_task_is_looked_for_once_that_does_not_end_at_once(user, monkeypatch) -> None:
+    job, clock, looked = user.act.run_async(1), FakeClock(), []
+
+    def new_text(*, last: bool = False) -> Iterator[str]:
+        looked.append((clock.monotonic(), last))
+        return iter(())
+
+    monkeypatch.setattr(locate.backend_of(job), "clock", clock)
+    monkeypatch.setattr(wait, "make_follower", lambda *_, **__: SimpleNamespace(new_text=new_text))
+    running = Snapshot(JobStatus.RUNNING, None, Observation("a", JobStatus.RUNNING, is_told=True))
+    short, long = (wait._Display(job, print, None) for _ in range(2))
+
+    short.show(running)
+    clock.sleep(0.2)
+    short.keep_up(running)
+    short.show(Snapshot(JobStatus.SUCCEEDED))
+    long.show(running)
+    clock.sleep(0.2)
+    long.keep_up(running)
+
+    assert looked == [(pytest.approx(0.2), True), (pytest.approx(0.4), False)]
 
 
 USER = """
