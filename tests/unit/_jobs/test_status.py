@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from kinetic._wire import keys, outcomes
 from kinetic._wire.measurements import Measurements
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import REQUIRED
-from kinetic.errors import AccessDeniedError, BackendUnavailableError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
@@ -128,6 +129,34 @@ def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
     assert (seen.status, seen.body) == (JobStatus.SUCCEEDED, b"value")
     assert seen.inside is not None
     assert seen.inside.entries == [f"{JOB_ID}/result.pkl"]
+
+
+def test_jobs_in_a_distant_store_are_read_side_by_side_and_one_that_cannot_be_read_hides_no_other(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"{JOB_ID[:-1]}{number}" for number in range(3)]
+    jobs = [JobHandle.from_dict(job.to_dict() | {"job_id": each, "store": "gs://far/away"}) for each in ids]
+    verdicts, pages, asked = threading.Barrier(3, timeout=10), threading.Barrier(3, timeout=10), list[str]()
+
+    def read(of: JobHandle) -> Outcome:
+        verdicts.wait()
+        return Outcome(of.job_id, outcomes.SUCCEEDED)
+
+    def page(_: object, job_id: str) -> None:
+        asked.append(job_id)
+        if len(asked) <= 3:  # what has failed is asked again, by itself
+            pages.wait()
+        if job_id == ids[1]:
+            raise StoreUnreachableError("the store does not answer")
+
+    monkeypatch.setattr(locate, "store_of", lambda _: SimpleNamespace(url="gs://far/away", local=None))
+    monkeypatch.setattr(locate, "read_outcome", read)
+    monkeypatch.setattr(locate, "read_page", page)
+
+    seen = status.observe_many(jobs)
+
+    assert [each.status for each in seen] == [JobStatus.SUCCEEDED, JobStatus.PENDING, JobStatus.SUCCEEDED]
+    assert isinstance(seen[1].error, StoreUnreachableError)
 
 
 def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_another(
