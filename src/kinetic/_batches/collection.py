@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,18 +25,31 @@ if TYPE_CHECKING:
     from kinetic._batches.state import Batch
     from kinetic._batches.tracker import Tracker
     from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.outcomes import Outcome
 
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
 told_that_it_stays: set[str] = set()  # the batches of which Ctrl-C said that this process submits the rest
 _HERE_SECONDS = 2.0  # between two checks whether a driver on this machine lives
 _MANY = 10_000  # children: of more, a handle keeps nothing of how its job ended
+_AHEAD = 64  # results that are read before they are needed: at most 2 MiB
 _TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
 
 
 def completions(
     batch: Batch, timeout: float | None, view: View | None = None, *, accept_missing: bool = False
 ) -> Iterator[int]:
-    """Yield the index of each input whose job has ended for good, in that order, each once.
+    """Yield the index of each input whose job has ended for good, in that order, each once; see below."""
+    for group in _ended_together(batch, timeout, view, accept_missing=accept_missing):
+        for index in group:
+            if view is not None:
+                view.look(batch._get_tracker())
+            yield index
+
+
+def _ended_together(
+    batch: Batch, timeout: float | None, view: View | None = None, *, accept_missing: bool = False
+) -> Iterator[list[int]]:
+    """Yield the indexes of inputs whose jobs have ended for good, those together that were found together, each once.
 
     Args:
         batch: The batch.
@@ -72,11 +85,10 @@ def completions(
         held.difference_update(ready)
         batch._update_jobs(ready)
         fresh = {index for index in ready if not yielded[index]}
-        for index in sorted(fresh, key=lambda index: _ended_at(tracker, index)):
-            yielded[index] = True
-            if view is not None:
-                view.look(tracker)
-            yield index
+        if fresh:
+            for index in fresh:
+                yielded[index] = True
+            yield sorted(fresh, key=lambda index: _ended_at(tracker, index))
         if lost is not None:
             raise lost
         if over:
@@ -277,9 +289,12 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
     seconds = wait.seconds_to_wait(timeout)
     limit = None if seconds is None else tracker.clock.monotonic() + seconds
     with detaching(batch), display.show_progress(batch) as shown:
-        for index in completions(batch, seconds, shown, accept_missing=return_exceptions):
-            take = functools.partial(_collect, batch, tracker, index, values, failed)
-            wait.bear_outages(take, batch.group_id, tracker.clock, limit)
+        for group in _ended_together(batch, seconds, shown, accept_missing=return_exceptions):
+            for index, ended_as in _read_ahead(batch, tracker, group):
+                if shown is not None:
+                    shown.look(tracker)
+                take = functools.partial(_collect, batch, tracker, index, values, failed, ended_as)
+                wait.bear_outages(take, batch.group_id, tracker.clock, limit)
     notebook.look_now(batch.group_id)
     ended = [*values, *failed]
     real = [index for index in sorted(failed) if display.is_real_failure(batch, index, failed[index])]
@@ -298,8 +313,25 @@ def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool
     return [everything[index] for index in (*ended, *sorted(everything.keys() - set(ended)))]
 
 
+def _read_ahead(
+    batch: Batch, tracker: Tracker, group: Sequence[int]
+) -> Iterator[tuple[int, tuple[Outcome, bytes | None] | None]]:
+    """Yield inputs that have ended, with what was read of their ends: of several at once in a distant store."""
+    for start in range(0, len(group), _AHEAD):
+        part = {index: batch.jobs[index] for index in group[start : start + _AHEAD]}
+        fine = {index: end for index in part if (end := tracker.end(index)) is not None and end.word != FAILED}
+        read = job_handle.read_ahead([job for index, job in part.items() if job is not None and index in fine])
+        for index, job in part.items():
+            yield index, read.get(job.job_id) if job is not None else None
+
+
 def _collect(
-    batch: Batch, tracker: Tracker, index: int, values: dict[int, Any], failed: dict[int, BaseException]
+    batch: Batch,
+    tracker: Tracker,
+    index: int,
+    values: dict[int, Any],
+    failed: dict[int, BaseException],
+    ended: tuple[Outcome, bytes | None] | None,
 ) -> None:
     """Take one child's value or exception; an exception is never raised here, whatever class it has."""
     job, end = batch.jobs[index], tracker.end(index)
@@ -310,7 +342,7 @@ def _collect(
         if error is not None:
             failed[index] = error
         else:
-            values[index] = job_handle.take_value(job, light=len(batch.jobs) > _MANY)
+            values[index] = job_handle.take_value(job, light=len(batch.jobs) > _MANY, ended=ended)
     except Exception as error:
         if isinstance(error, wait.OUT_OF_REACH) and error.code != "key-missing-here":  # it says nothing of the job
             raise

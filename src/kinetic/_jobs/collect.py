@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 import zlib
@@ -289,19 +290,25 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
     """Write logs, page and mark of a collected job into the history, and return the page."""
     store = locate.store_of(job)
     pages = _CollectedPages(store)
-    pages.add(job, seen, inside)
+    pages.keep(*pages.read(job, seen, inside))
     (page,) = write_in_any_case(job, store, pages.write, spare=("logs/",))
     return page
 
 
 def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store: Store) -> None:
     """Write the same of many collected jobs of one store, which share their forced writes."""
+    from kinetic._stores import parallel  # 1 ms, with threads' queues
+
     pages = _CollectedPages(store)
-    for job, seen in collected:
-        pages.add(job, seen)
+    tasks = (functools.partial(pages.read, job, seen) for job, seen in collected)
+    for found in parallel.in_parallel(store, tasks, limit=1 if store.local is not None else None):
+        pages.keep(*found)
         if pages.are_many():
             pages.write()
     pages.write()
+
+
+_ReadPage = tuple["JobRecord", dict[str, Any], list[tuple[str, bytes]]]
 
 
 class _CollectedPages:
@@ -314,14 +321,18 @@ class _CollectedPages:
         self._marks: list[tuple[str, bytes]] = []
         self._pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
 
-    def add(self, job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> None:
-        """Make the page of a collected job; ``inside``: what a listing of it has."""
+    def read(self, job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> _ReadPage:
+        """Make the page of a collected job, on any thread; ``inside``: what a listing of it has."""
         inside = list(self._store.entries(keys.job(job.job_id))) if inside is None else inside
         logs_of_it, kept = _history_logs(job, self._store, inside, seen.outcome)
         page = history_page(job, seen, inside)
         page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs_of_it}
         if usage := _usage_to_keep(job, inside, seen.outcome):
             page["usage"] = usage
+        return job, page, kept
+
+    def keep(self, job: JobRecord, page: dict[str, Any], kept: Sequence[tuple[str, bytes]]) -> None:
+        """Take a page that was made, and the ends of the logs that it names."""
         key = locate.key_to_seal(job)
         at, data = locate.sealed_page(self._store, page, key)
         self._logs += kept

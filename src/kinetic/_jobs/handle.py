@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from kinetic._backends.registry import is_here
 from kinetic._jobs import collect, locate, logs, results
 from kinetic._jobs import wait as job_wait
-from kinetic._jobs.status import Snapshot, decide, history_of, observe, observe_many
+from kinetic._jobs.status import Snapshot, decide, history_of, is_far, observe, observe_many, of_each
 from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.resource_usage import Usage
     from kinetic._jobs.wait import JobEvent
     from kinetic._wire.order import Predecessor
+    from kinetic._wire.outcomes import Outcome
     from kinetic._wire.progress import Progress
 
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
@@ -609,13 +610,16 @@ class JobHandle(JobRecord, Generic[R]):
         return job_card.draw(self).html
 
 
-def take_value(job: JobHandle, *, light: bool = False) -> Any:
+def take_value(job: JobHandle, *, light: bool = False, ended: tuple[Outcome, bytes | None] | None = None) -> Any:
     """Return or raise what ``result(cleanup=False)`` does, without asking the backend of a job that has ended.
 
-    ``light``: the handle keeps nothing of how the job ended, which is 1.6 KB; its removal reads that again.
+    Args:
+        job: The job.
+        light: The handle keeps nothing of how the job ended, which is 1.6 KB; its removal reads that again.
+        ended: What ``read_ended`` returned for it a moment ago.
     """
     is_taken = job._value is not _NOTHING or job._exception is not None  # noqa: SLF001 - one file
-    found = locate.read_ended(job) if not is_taken and locate.past_of(job) is None else None
+    found = (ended or locate.read_ended(job)) if not is_taken and locate.past_of(job) is None else None
     try:
         if found is None:
             return job.result(cleanup=False)
@@ -625,6 +629,18 @@ def take_value(job: JobHandle, *, light: bool = False) -> Any:
     finally:
         if light:
             job._ended = None  # noqa: SLF001 - as above
+
+
+def read_ahead(jobs: Sequence[JobHandle]) -> dict[str, tuple[Outcome, bytes | None] | None]:
+    """Read what ``take_value`` needs of several jobs, by their ids; of none whose store is near, or that has failed."""
+
+    def read(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
+        with contextlib.suppress(KineticError):  # it is read again where somebody can be told
+            return locate.read_ended(job)
+        return None
+
+    wanted = [job for job in jobs if job._value is _NOTHING and job._exception is None and is_far(job)]  # noqa: SLF001 - one file
+    return of_each([job for job in wanted if locate.past_of(job) is None], read) if len(wanted) > 1 else {}
 
 
 def seen_if_ended(job: JobRecord) -> Snapshot | None:

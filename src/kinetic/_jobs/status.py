@@ -123,7 +123,7 @@ def _read_side_by_side(job: JobRecord, *, collects: bool) -> dict[str, Any]:
     return dict(parallel.in_parallel(store, (functools.partial(_answered, *each) for each in questions.items())))
 
 
-def _is_far(job: JobRecord) -> bool:
+def is_far(job: JobRecord) -> bool:
     """Return whether each request to a job's store takes as long as many of them."""
     with contextlib.suppress(KineticError):  # of a kind that this kinetic does not know
         return locate.store_of(job).url.startswith(CLOUDS)
@@ -137,12 +137,12 @@ def _answered(name: str, question: Callable[[], T]) -> tuple[str, T]:
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
     """Look at jobs, in their order. One that cannot be judged does not hide the others: its snapshot has the error."""
     present = [job for job in jobs if locate.past_of(job) is None]  # a job that is history needs nothing
-    found, listed = _outcomes_by_index(present) if from_index else (_of_each(present, _outcome), {})
+    found, listed = _outcomes_by_index(present) if from_index else (of_each(present, _outcome), {})
     seen = _ask_backends([job for job in present if found[job.job_id] is None and locate.can_be_seen(job)])
     ended = [job for job in present if isinstance(found[job.job_id], Outcome) and job.job_id not in listed]
-    pages = _of_each(ended, _page_or_error) if len(ended) > 1 else {}
+    pages = of_each(ended, _page_or_error) if len(ended) > 1 else {}
     waiting = [job for job in present if _may_be_claimed(job, seen.get(job.job_id))]
-    claimed = _of_each(waiting, lambda job: _with_claim(job, seen[job.job_id])) if len(waiting) > 1 else {}
+    claimed = of_each(waiting, lambda job: _with_claim(job, seen[job.job_id])) if len(waiting) > 1 else {}
 
     def judge(job: JobRecord) -> Snapshot:
         name, page = job.job_id, pages.get(job.job_id, _UNREAD)
@@ -153,12 +153,12 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
     return [listed.get(job.job_id) or judge(job) for job in jobs]
 
 
-def _of_each(jobs: Sequence[JobRecord], read: Callable[[JobRecord], T]) -> dict[str, T]:
+def of_each(jobs: Sequence[JobRecord], read: Callable[[JobRecord], T]) -> dict[str, T]:
     """Return what is read of each job, by its id: of many at once where their store is far away."""
     found: dict[str, T] = {}
     far: list[JobRecord] = []
     for job in jobs:
-        if len(jobs) > 1 and _is_far(job):
+        if len(jobs) > 1 and is_far(job):
             far.append(job)
         else:
             found[job.job_id] = read(job)
@@ -269,7 +269,7 @@ def _outcomes_by_index(
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
         known, removed = index.index_of(store), index.page_names(store)
-        read = _of_each([job for job in theirs if known.outcome(job.job_id) is None], _outcome)
+        read = of_each([job for job in theirs if known.outcome(job.job_id) is None], _outcome)
         for job in theirs:
             outcome = read[job.job_id] if job.job_id in read else known.outcome(job.job_id)
             if job.job_id in read and isinstance(outcome, Outcome):

@@ -455,11 +455,11 @@ def test_a_value_that_the_store_does_not_give_for_a_moment_is_no_failure_of_its_
     batch = user.act.run_async_map([plan(0), plan(1)], max_concurrent=None)
     take_value, tries = collection.job_handle.take_value, []
 
-    def take(job, *, light=False):
+    def take(job, **more):
         tries.append(job)
         if len(tries) < 5:
             raise StoreUnreachableError("the store does not answer")
-        return take_value(job, light=light)
+        return take_value(job, **more)
 
     monkeypatch.setattr(collection.job_handle, "take_value", take)
 

@@ -11,7 +11,7 @@ import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._config import home
-from kinetic._jobs import locate, status
+from kinetic._jobs import collect, handle, locate, status
 from kinetic._jobs.handle import JobHandle
 from kinetic._wire import keys, outcomes
 from kinetic._wire.measurements import Measurements
@@ -53,6 +53,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
     key_id, _ = home.own_key(tmp_path)
     fields = dict.fromkeys(REQUIRED, "") | {"job_id": JOB_ID, "store": f"file://{tmp_path}/store", "key_id": key_id}
     return JobHandle.from_dict(fields)
+
+
+@pytest.fixture
+def far(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> list[JobHandle]:
+    """Three jobs of a distant store."""
+    ids = [f"{JOB_ID[:-1]}{number}" for number in range(3)]
+    monkeypatch.setattr(locate, "store_of", lambda _: SimpleNamespace(url="gs://far/away", local=None))
+    return [JobHandle.from_dict(job.to_dict() | {"job_id": each, "store": "gs://far/away"}) for each in ids]
 
 
 def claim(job: JobHandle, attempt: int, pod: str, **details: object) -> None:
@@ -132,10 +140,8 @@ def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
 
 
 def test_jobs_in_a_distant_store_are_read_side_by_side_and_one_that_cannot_be_read_hides_no_other(
-    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+    far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = [f"{JOB_ID[:-1]}{number}" for number in range(3)]
-    jobs = [JobHandle.from_dict(job.to_dict() | {"job_id": each, "store": "gs://far/away"}) for each in ids]
     verdicts, pages, asked = threading.Barrier(3, timeout=10), threading.Barrier(3, timeout=10), list[str]()
 
     def read(of: JobHandle) -> Outcome:
@@ -146,17 +152,59 @@ def test_jobs_in_a_distant_store_are_read_side_by_side_and_one_that_cannot_be_re
         asked.append(job_id)
         if len(asked) <= 3:  # what has failed is asked again, by itself
             pages.wait()
-        if job_id == ids[1]:
+        if job_id == far[1].job_id:
             raise StoreUnreachableError("the store does not answer")
 
-    monkeypatch.setattr(locate, "store_of", lambda _: SimpleNamespace(url="gs://far/away", local=None))
     monkeypatch.setattr(locate, "read_outcome", read)
     monkeypatch.setattr(locate, "read_page", page)
 
-    seen = status.observe_many(jobs)
+    seen = status.observe_many(far)
 
     assert [each.status for each in seen] == [JobStatus.SUCCEEDED, JobStatus.PENDING, JobStatus.SUCCEEDED]
     assert isinstance(seen[1].error, StoreUnreachableError)
+
+
+def test_values_in_a_distant_store_are_read_side_by_side_and_one_that_cannot_be_read_is_left_to_its_own_look(
+    far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3, timeout=10)
+
+    def read(of: JobHandle) -> tuple[Outcome, bytes]:
+        together.wait()
+        if of is far[1]:
+            raise StoreUnreachableError("the store does not answer")
+        return Outcome(of.job_id, outcomes.SUCCEEDED), b"value"
+
+    monkeypatch.setattr(locate, "read_ended", read)
+
+    found = handle.read_ahead(far)
+
+    assert [found[each.job_id] is not None for each in far] == [True, False, True]
+    assert handle.read_ahead(far[:1]) == {}, "one is read where it is needed"
+
+
+def test_pages_of_collected_jobs_in_a_distant_store_are_made_side_by_side(
+    far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, written = threading.Barrier(3, timeout=10), dict[str, bytes]()
+
+    class Distant:
+        url, local = "gs://far/away", None
+
+        def entries(self, prefix: str) -> list[str]:
+            together.wait()
+            return []
+
+        def put(self, key: str, data: bytes, *, if_absent: bool) -> bool:
+            written[key] = data
+            return True
+
+    ended = status.Snapshot(JobStatus.SUCCEEDED, Outcome("", outcomes.SUCCEEDED))
+    monkeypatch.setattr(collect, "_history_logs", lambda *_: ([], []))
+
+    collect.write_collected_pages([(each, ended) for each in far], Distant())
+
+    assert written.keys() == {keys.history(each.job_id) for each in far}
 
 
 def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_another(
