@@ -454,7 +454,7 @@ def last_attempt_note(job: JobRecord) -> AttemptNote | None:
 
 def _explain_failure(job: JobRecord, backend: Backend, observation: Observation) -> tuple[Observation, Outcome | None]:
     """Ask the backend why a job failed that left no outcome: its store could not take one, or its runner was killed."""
-    found, log = None, ""
+    found, log, attempt = None, "", observation.attempt or 0
     if not backend.is_here:
         with contextlib.suppress(KineticError):
             found = backend.explain(job.job_id)
@@ -466,15 +466,16 @@ def _explain_failure(job: JobRecord, backend: Backend, observation: Observation)
     if not observation.reason:
         return observation, None
     with contextlib.suppress(KineticError):
-        store, attempt = locate.store_of(job), observation.attempt
-        attempt = logs.latest_noted_attempt(store, job.job_id) if attempt is None else attempt
+        store = locate.store_of(job)
+        if observation.attempt is None:
+            attempt = logs.latest_noted_attempt(store, job.job_id)
         last = logs.store_last_log(backend, store, job.job_id, attempt=attempt)
         log = logs.tail(last, outcomes.LOG_LINES, most=outcomes.LOG_BYTES)  # its runner was killed
     error = {"message": observation.reason, "next": found.next if found else "", "log": log}
     outcome = Outcome(
         job_id=job.job_id,
         status=outcomes.FAILED,
-        attempt=observation.attempt or 0,
+        attempt=attempt,
         cause=_CODES.get(found.code, found.code) if found is not None else "lost",
         phase="",
         error={name: text for name, text in error.items() if text},

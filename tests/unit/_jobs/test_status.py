@@ -11,7 +11,7 @@ import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._config import home
-from kinetic._jobs import collect, handle, locate, status
+from kinetic._jobs import collect, handle, locate, logs, status
 from kinetic._jobs.handle import JobHandle
 from kinetic._wire import keys, outcomes
 from kinetic._wire.measurements import Measurements
@@ -99,6 +99,21 @@ def test_a_job_that_was_killed_says_what_it_held_when_it_was_last_measured(
 
     assert seen.reason.startswith(what)
     assert next_ in outcome.error["next"]
+
+
+def test_a_job_that_left_no_verdict_keeps_the_logs_of_all_its_attempts(job: JobHandle, monkeypatch) -> None:
+    cluster = Cluster(diagnosis=Diagnosis(f"{JOB_ID}: its pods were preempted", "3 times", "", code="preempted"))
+    monkeypatch.setattr(locate, "backend_of", lambda _: cluster)
+    for attempt in range(3):
+        claim(job, attempt, f"train-x-{attempt}")
+        locate.store_of(job).put(keys.log_segment(JOB_ID, attempt, 0, 0), b"step %d\n" % attempt)
+
+    seen, outcome = status._explain_failure(job, cluster, Observation(JOB_ID, JobStatus.FAILED, attempt=None))
+    page = collect.collected_page(job, status.Snapshot(JobStatus.FAILED, outcome, seen))
+
+    assert page["attempts"] == 3
+    assert [each["attempt"] for each in page["logs"]] == [0, 1, 2]
+    assert logs.text_of(logs.history_log(locate.store_of(job), JOB_ID, attempt=None, host=0)) == "step 2\n"
 
 
 def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job: JobHandle) -> None:
