@@ -154,9 +154,13 @@ def _open_socks_tunnel(used: socket.socket, proxy: str, host: str, port: int) ->
     parts = urllib.parse.urlsplit(proxy)
     user, password = (urllib.parse.unquote(each or "").encode() for each in (parts.username, parts.password))
     used.sendall(b"\5\2\0\2" if user else b"\5\1\0")  # without a login, or with one
-    poll = select.poll()
-    poll.register(used, select.POLLIN)
-    version, method = _read_exactly(used, 2) if poll.poll(_GREETING_SECONDS * 1000) else b"\0\0"
+    seconds = used.gettimeout()
+    used.settimeout(_GREETING_SECONDS)  # and no poll(), which eventlet removes
+    try:
+        version, method = _read_exactly(used, 2)
+    except TimeoutError:
+        version, method = 0, 0
+    used.settimeout(seconds)
     if version != _SOCKS:
         hint = "if it is one for HTTP, its address begins with http://"
         raise RefusedError(f"the proxy {parts.hostname} does not speak SOCKS version 5; {hint}")

@@ -492,7 +492,10 @@ def test_a_server_is_reached_through_a_socks_proxy_which_looks_up_its_name(start
     assert asked == [b"\5\1\0", b"\5\1\0\3\x0bk8s.example\x19\x2b"]
 
 
-def test_a_socks_proxy_is_shown_the_login_of_its_address(start) -> None:
+@pytest.mark.parametrize("library", ["none", "eventlet"])
+def test_a_socks_proxy_is_shown_the_login_of_its_address(start, library, monkeypatch) -> None:
+    if library == "eventlet":
+        monkeypatch.delattr(select, "poll")
     asked: list[bytes] = []
     proxy, _ = start(socks(b"\5\0\0" + BOUND[0], asked, login=True))
     _, pool = start(server="http://[::1]:80", proxy=f"socks5h://ann:p%40ss@{proxy.address}")
