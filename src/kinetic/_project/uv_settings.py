@@ -1,8 +1,8 @@
 """What uv is told beside the requirements of a project: its indexes, and versions that override what packages ask for.
 
 A lock has one version of each package, and each file's hash, but a job's environment is resolved from them again: from
-the same indexes, and under the same overrides. What is found travels as lines of a pyproject.toml, among the
-requirements.
+the same indexes, and under overrides that keep these versions. What is found travels as lines of a pyproject.toml,
+among the requirements.
 
 Source: docs.astral.sh/uv/concepts/indexes and /reference/settings, read 2026-11-30.
 """
@@ -84,6 +84,8 @@ def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str]
         for source in _sources_in_lock(entry, indexes, places) if settings.lock else _sources(entry, settings, indexes):
             pins.setdefault(entry.name, []).append(source)
             needed.append(str(parsed(entry.text)))
+    if settings.lock and "override-dependencies" in options:
+        options = _as_locked(options, found, pins, settings.lock)
     if not options:
         return []
     page: dict[str, object] = {"project.name": "kinetic-job", "project.version": "0"}
@@ -91,6 +93,48 @@ def lines(settings: UvSettings, found: Sequence[Entry], without: Collection[str]
     page |= {f"tool.uv.{key}": value for key, value in options.items()}
     page |= {f"tool.uv.sources.{name}": sources for name, sources in pins.items()}
     return [f"{SETTING}{key} = {_toml(value)}" for key, value in page.items()]
+
+
+def _as_locked(
+    options: Mapping[str, Any], found: Sequence[Entry], pins: Mapping[str, Sequence[Mapping[str, str]]], lock: str
+) -> dict[str, object]:
+    """Return options whose overrides keep what a lock has: uv applies them to its lines as well.
+
+    They may allow newer versions, and uv looks for them in the usual index only. Of a package with an index of its own,
+    the others are said to need any version instead. Where a line is for some machines, an override counts for others.
+    """
+    given = options["override-dependencies"]
+    usual = {index.get("name") for index in options.get("index", ()) if index.get("default")}
+    names = {Entry(0, each).name for each in given}
+    own = {name for name in names & pins.keys() if any(each["index"] not in usual for each in pins[name])}
+    lines = [
+        (entry.name, requirement) for entry in found if entry.name in names and (requirement := parsed(entry.text))
+    ]
+    replaced = own | {name for name, requirement in lines if not requirement.marker}
+    overrides = [each for each in given if Entry(0, each).name not in replaced]
+    overrides += (str(requirement) for name, requirement in lines if name not in own)
+    metadata = [*options.get("dependency-metadata", ()), *(_any_version_of(own, lock, found) if own else ())]
+    changed = {**options, "override-dependencies": overrides, "dependency-metadata": metadata}
+    return {key: value for key, value in changed.items() if value != []}
+
+
+def _any_version_of(names: Collection[str], lock: str, found: Sequence[Entry]) -> Iterator[dict[str, object]]:
+    """Yield the metadata of locked packages that need some others: what a lock says of that names no versions."""
+    import tomllib  # 5 ms; few override what has an index of its own
+
+    locked = {entry.name for entry in found}
+    for package in tomllib.loads(lock)["package"]:
+        needs = package.get("dependencies", [])
+        optional = [each for extra in package.get("optional-dependencies", {}).values() for each in extra]
+        needs_one = any(each["name"] in names for each in [*needs, *optional])
+        if needs_one and package["name"] in locked and "version" in package:
+            listed = [_requirement(each) for each in needs]
+            yield {"name": package["name"], "version": package["version"], "requires-dist": listed}
+
+
+def _requirement(need: Mapping[str, Any]) -> str:
+    extras = f"[{','.join(need['extra'])}]" if "extra" in need else ""
+    return f"{need['name']}{extras}" + (f" ; {need['marker']}" if "marker" in need else "")
 
 
 def with_wheels(found: Sequence[Entry], lock: Path, text: str) -> list[Entry]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import os
 import platform
 import re
 import ssl
+import subprocess
 import threading
 import tomllib
 from collections.abc import Callable
@@ -23,6 +25,8 @@ from servers.wheels import Index, made_wheel
 from kinetic._images import lock, uv, wheels
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.wheels import find_login, with_indexes
+from kinetic._project import dependencies
+from kinetic._project.root import Plan
 from kinetic._wire.python_runtime import SETTING, TRUST
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
@@ -192,6 +196,48 @@ def test_a_package_with_an_index_of_its_own_comes_from_there_and_its_login_is_fo
     assert lock.indexes(lines, {}) == [f"acme={acme.simple}"]
     [ours] = [wheel for wheel in found.wheels if wheel.name == "ours"]
     assert find_login(ours.url, with_indexes(os.environ, lock.indexes(lines, {}))) == ("ci", "secret-word")
+
+
+PROJECT = """
+[project]
+name = "app"
+version = "0"
+requires-python = ">=3.11"
+dependencies = ["old", "new", "more[of-it]"]
+[tool.uv]
+override-dependencies = ["new>=2"]
+[[tool.uv.index]]
+name = "acme"
+url = "{}"
+[tool.uv.sources]
+new = {{ index = "{}" }}
+"""
+
+
+@pytest.mark.parametrize("is_on_an_index_of_its_own", [False, True])
+def test_what_is_overridden_has_the_version_and_the_index_that_the_lock_of_the_project_has(
+    is_on_an_index_of_its_own, publish, index: Index, tmp_path: Path
+) -> None:
+    acme = Index()
+
+    def publish_new(version: str) -> None:
+        if is_on_an_index_of_its_own:
+            acme(made_wheel(tmp_path / "acme", "new", version, {"new.py": ""}))
+        else:
+            publish("new", version)
+
+    publish("old", "1.0", needs="new<2")
+    index(made_wheel(tmp_path / "index", "more", "1.0", {}, needs="new<2 ; extra == 'of-it'\nProvides-Extra: of-it"))
+    publish_new("2.0")
+    url, name = (acme.simple, "acme") if is_on_an_index_of_its_own else (index.simple, "usual")
+    text = PROJECT.format(url, name).replace('name = "acme"', f'name = "{name}"')
+    (tmp_path / "pyproject.toml").write_text(text if is_on_an_index_of_its_own else text.partition("[[")[0])
+    with contextlib.closing(acme):
+        subprocess.run([*uv.uv_command(), "lock", "--no-cache"], cwd=tmp_path, check=True)
+        publish_new("3.0")
+        found = dependencies.find(Plan(tmp_path, "", "", ()), export=uv.export_lock, base=False)
+
+        assert versions(resolved(*found.lines)) == {"old": "1.0", "new": "2.0", "more": "1.0"}
 
 
 def test_a_file_of_which_an_index_names_md5_only_has_a_sha256_in_the_lock(

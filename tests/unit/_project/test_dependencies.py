@@ -1169,7 +1169,7 @@ def test_beside_a_uv_toml_only_the_sources_and_versions_of_a_pyproject_count_as_
 
     assert [index["url"] for index in told["index"] if not index.get("explicit")] == ["https://mirror.example/simple"]
     assert [index["url"] for index in told["index"] if index.get("explicit")] == ["https://pypi.acme.example/simple"]
-    assert told["override-dependencies"] == ["six>=1.16"]
+    assert told["override-dependencies"] == ["six==1.16.0" if has_lock else "six>=1.16"]
     assert told.keys() <= {"index", "override-dependencies", "sources"}
 
 
@@ -1233,6 +1233,17 @@ def test_an_override_of_jax_counts_where_the_project_brings_its_own(tree, line, 
     assert settings_of(tree.find(base=base))["tool"]["uv"]["override-dependencies"] == overrides
 
 
+def test_an_override_that_a_lock_has_for_some_machines_only_counts_for_the_others(tree):
+    export, _ = lock(tree, "six==1.16.0 ; sys_platform == 'darwin'", "rich==13.0", declared='"six", "rich"')
+    given = '[tool.uv]\noverride-dependencies = ["six>=1.16", "rich", "none-of-it<2"]\n'
+    tree.write("app/pyproject.toml", f'[project]\ndependencies = ["six", "rich"]\n{given}')
+
+    told = settings_of(tree.find(export=export))["tool"]["uv"]
+
+    line = 'six==1.16.0; sys_platform == "darwin"'
+    assert told == {"override-dependencies": ["six>=1.16", "none-of-it<2", line, "rich==13.0"]}
+
+
 def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree):
     export, _ = lock(tree, "six==1.16.0", declared='"six"')
     (tree.entry / "uv.lock").unlink()
@@ -1242,7 +1253,7 @@ def test_a_member_of_a_workspace_has_the_indexes_and_overrides_of_its_root(tree)
 
     page = settings_of(tree.find(export=export))
 
-    assert page["tool"]["uv"]["override-dependencies"] == ["six>=1.16"]
+    assert page["tool"]["uv"]["override-dependencies"] == ["six==1.16.0"]
     assert page["tool"]["uv"]["prerelease"] == "allow"
     assert len(page["tool"]["uv"]["index"]) == 2
 
