@@ -101,7 +101,7 @@ def wait_for_a_task(last: Task, tasks: worker_process.Tasks, report: int) -> NoR
 def get_ready(tasks: worker_process.Tasks, report: int, *, store_url: str = "") -> NoReturn:
     """Be a worker that hears first only where its order is, and fetch that; see ``worker_process.EarlyWorker``.
 
-    ``store_url``: of a warm pod, whose tasks mount nothing, so threads may start before any is known.
+    ``store_url``: of a warm pod, where no task has the right to mount, so threads may start before any is known.
     """
     found: list[function_call.Fetched] = []
     try:

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kinetic._runner.worker import mount_namespace, process_setup
+from kinetic._stores import obstore_client
 
 PRIVATE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount", "true"]
 if subprocess.run(PRIVATE, check=False, capture_output=True).returncode:
@@ -347,3 +350,19 @@ def test_in_a_chroot_mounts_are_refused_as_the_job_would_leave_it(tmp_path):
     answer, stayed = done.stdout.splitlines() or [done.stderr, ""]
     assert answer == "the root folder is not that of the mount namespace, as in a chroot"
     assert stayed == "True"
+
+
+def test_threads_of_a_store_in_the_cloud_are_not_waited_for(tmp_path, monkeypatch):
+    paused = []
+    over = threading.Event()
+    monkeypatch.setattr(obstore_client, "_first_process", os.getpid())
+    monkeypatch.setattr(mount_namespace, "time", SimpleNamespace(sleep=paused.append))
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+
+    refused = mount_namespace.mount_privately([mount_namespace.Mount("/tmp", "/mnt")], str(tmp_path))
+
+    over.set()
+    thread.join()
+    assert refused == "threads run in this process already"
+    assert len(paused) <= 1
