@@ -274,6 +274,48 @@ def test_classes_that_functions_make_are_pytrees_of_jax_in_the_job_and_where_it_
     assert last_json(out) == [[4.0, 2.0, 3.0, 5.0, 6.0], [True, True], True, [".total", ".one"]]
 
 
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_a_pytree_of_plain_values_is_opened_where_there_is_no_jax(project) -> None:
+    out = project.out(
+        """
+        import json
+        import jax
+        import kinetic
+
+        @jax.tree_util.register_pytree_node_class
+        class State:
+            def __init__(self, step):
+                self.step = step
+            def tree_flatten(self):
+                return (self.step,), None
+            @classmethod
+            def tree_unflatten(cls, _, children):
+                return cls(*children)
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            return State(7)
+
+        job = train.run_async()
+        job.wait()
+        print(json.dumps(job.job_id))
+        """
+    )
+
+    elsewhere = project.out(
+        f"""
+        import json
+        import sys
+        sys.modules["jax"] = None
+        import kinetic
+
+        print(json.dumps(kinetic.attach({last_json(out)!r}).result().step))
+        """
+    )
+
+    assert last_json(elsewhere) == 7
+
+
 @pytest.mark.skipif(find_spec("keras") is None, reason="real Keras is needed, and it is not installed here")
 def test_a_keras_model_travels_with_the_layers_and_functions_that_a_script_has_defined_for_it(project) -> None:
     out = project.out(

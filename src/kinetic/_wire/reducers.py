@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import importlib
 import io
 import operator
 import sys
@@ -263,8 +264,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
     return make, arguments, *rest
 
 
-def _registrations(kind: type) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield what has told JAX and Flax of a class, and with what: nothing public says that."""
+def _registrations(kind: type) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Yield the module and the name of what has told JAX and Flax of a class, and with what: nothing public says it."""
     trees, states = sys.modules.get("jax._src.tree_util"), sys.modules.get("flax.serialization")
     if trees and (entry := getattr(trees, "_registry", {}).get(kind)):
         code, cells = getattr(entry[0], "__code__", None), getattr(entry[0], "__closure__", None) or ()
@@ -272,13 +273,14 @@ def _registrations(kind: type) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         if {"data_fields", "meta_fields"} <= {*given}:
             known = *given["data_fields"], *given["meta_fields"]
             others = [each for each in getattr(kind, "__dataclass_fields__", ()) if each not in known]
-            yield trees.register_dataclass, (given["data_fields"], given["meta_fields"], *([others] if others else []))
+            fields = given["data_fields"], given["meta_fields"], *([others] if others else [])
+            yield trees.__name__, "register_dataclass", fields
         elif "flatten_with_keys" in given:
-            yield trees.register_pytree_with_keys, (given["flatten_with_keys"], entry[1])
+            yield trees.__name__, "register_pytree_with_keys", (given["flatten_with_keys"], entry[1])
         else:
-            yield trees.register_pytree_node, (*entry,)
+            yield trees.__name__, "register_pytree_node", (*entry,)
     if states and (own := getattr(states, "_STATE_DICT_REGISTRY", {}).get(kind)):
-        yield states.register_serialization_state, own
+        yield states.__name__, "register_serialization_state", own
 
 
 def _make_registered(make: Callable[..., Any], kind: Any, name: str, bases: tuple[type, ...], *others: Any) -> Any:
@@ -290,9 +292,9 @@ def _make_registered(make: Callable[..., Any], kind: Any, name: str, bases: tupl
 def _fill_and_register(kind: type, state: tuple[Any, ...]) -> None:
     fill, its_own, calls = state
     fill(kind, its_own)
-    for register, arguments in calls:
-        with contextlib.suppress(ValueError):  # it has come back to where it was registered
-            register(kind, *arguments)
+    for module, name, arguments in calls:
+        with contextlib.suppress(ImportError, ValueError):  # there is no JAX; or it was registered here before
+            getattr(importlib.import_module(module), name)(kind, *arguments)
 
 
 def field_of(kind: type) -> tuple[type, str] | None:
