@@ -34,8 +34,8 @@ class RefusedError(OSError):
 def proxy_for(url: str, *, as_curl: bool = False) -> str:
     """Return the address of the proxy for a URL, as ``http://host:3128``; "" for none.
 
-    As for kubectl, this machine itself has none, and NO_PROXY may have ``*.example``. ``as_curl``: neither holds, as
-    for curl and obstore.
+    As for kubectl, this machine itself has none, and NO_PROXY may have ``*.example``, or ``*`` among others.
+    ``as_curl``: none of that holds, as for curl and obstore.
     """
     parts, proxies = urllib.parse.urlsplit(url), urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all") or "", parts.hostname or ""
@@ -44,7 +44,7 @@ def proxy_for(url: str, *, as_curl: bool = False) -> str:
         return ""
     direct = [each.strip().lower() for each in proxies.get("no", "").split(",")]
     below = tuple(each[1:] for each in direct if each.startswith("*."))
-    if not as_curl and (is_loopback(host) or host.endswith(below) or with_port.endswith(below)):
+    if not as_curl and ("*" in direct or is_loopback(host) or host.endswith(below) or with_port.endswith(below)):
         return ""
     if _is_in_networks(host, direct):
         return ""

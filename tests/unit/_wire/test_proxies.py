@@ -39,6 +39,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example"}, "https://a.example", THROUGH),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example:6443"}, "https://x.a.example:6443", ""),
         ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "*.a.example:6443"}, "https://x.a.example", THROUGH),
+        ({"HTTPS_PROXY": THROUGH, "NO_PROXY": "localhost, *"}, "https://x.a.example", ""),
         ({"HTTPS_PROXY": THROUGH}, "https://127.0.0.1:6443", ""),
         ({"HTTPS_PROXY": THROUGH}, "https://localhost:6443", ""),
         ({"HTTPS_PROXY": THROUGH}, "https://[::1]:6443", ""),
