@@ -305,6 +305,7 @@ def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Acce
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PLUGIN_TIMEOUT_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
+PLUGIN_PAUSE_SECONDS = 10.0  # many keep a token and return it until its last second: each request would run them
 _REFRESH_EARLY_SECONDS = 60.0
 # Of a cluster, for a plug-in that asks; kubernetes.io/docs/reference/config-api/client-authentication.v1, 2026-11.
 _TOLD = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression")
@@ -338,6 +339,7 @@ class ExecPlugin:
         self._about, self._hint = about, " ".join(str(page.get("installHint") or "").split())
         self._lock = threading.Lock()  # one thread runs it, the others wait for its answer
         self._status: JsonObject | None = None
+        self._ask_again_at = 0.0  # Unix time
 
     def header(self, *, rejected: str = "") -> str:
         token = self._current(rejected).get("token")
@@ -354,8 +356,10 @@ class ExecPlugin:
             token = (status or {}).get("token")
             # Only if it is this very credential: another thread may have replaced it.
             is_rejected = bool(rejected) and (not token or rejected == f"Bearer {token}")
-            if status is None or is_rejected or _expiration(status) - time.time() < _REFRESH_EARLY_SECONDS:
+            if status is None or is_rejected or time.time() >= self._ask_again_at:
                 status = self._status = self._run()
+                early = _expiration(status) - _REFRESH_EARLY_SECONDS
+                self._ask_again_at = max(early, time.time() + PLUGIN_PAUSE_SECONDS)
             return status
 
     def _run(self) -> JsonObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime as dt
 import json
 import shlex
 import socket
@@ -234,7 +235,10 @@ def test_a_token_that_cannot_be_sent_is_in_no_error(tmp_path: Path, secure: str,
     assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(tmp_path: Path, plugin) -> None:
+def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(
+    tmp_path: Path, plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PLUGIN_PAUSE_SECONDS", 0.0)
     user = plugin({"token": "token-CALL", "expirationTimestamp": "2020-01-01T00:00:00Z"})
     access = read(config(tmp_path / "config", user=user))
     assert [header(access), header(access)] == ["Bearer token-1", "Bearer token-2"]
@@ -244,6 +248,22 @@ def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(tmp
     first = header(lasting)
     assert lasting.credential.header(rejected=first) != first
     assert lasting.credential.header(rejected=first) == header(lasting)
+
+
+@pytest.mark.parametrize("seconds", [30, -600], ids=["ends soon", "ended by a clock that is ahead"])
+def test_a_plug_in_that_returns_its_token_until_that_ends_is_not_run_for_each_request(
+    tmp_path: Path, plugin, seconds: int
+) -> None:
+    ends = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
+    user = plugin({"token": "kept", "expirationTimestamp": ends.isoformat()})
+    access = read(config(tmp_path / "config", user=user))
+
+    for _ in range(5):
+        header(access)
+    assert calls(tmp_path) == 1
+
+    access.credential.header(rejected="Bearer kept")
+    assert calls(tmp_path) == 2
 
 
 def test_a_plug_in_is_told_about_the_cluster_if_it_asks(tmp_path: Path, plugin) -> None:
