@@ -35,6 +35,7 @@ BEYOND = {
     ("configmaps", "get"): "to see that kinetic's code is there already",
     ("serviceaccounts", "get"): "to find the account named kinetic",
     ("events", "list"): "kinetic jobs explain",
+    ("namespaces", "get"): "to fit pods to the level of Pod Security, and to OpenShift's users",
     ("localqueues", "get"): "a queue of Kueue",
     ("localqueues", "list"): "a queue of Kueue",
     ("podgroups", "create"): "hosts that Volcano starts together",

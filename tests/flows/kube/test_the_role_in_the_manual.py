@@ -72,3 +72,10 @@ def test_the_role_is_enough_for_a_job_its_log_its_end_and_a_batch(clients: Any, 
     assert (told.code, cancelled.code) == (0, 0), told.err + cancelled.err
     assert batch == [3, 7]
     wait_for("what was cancelled to go", lambda: site.left(stuck) == [])
+
+
+def test_the_role_is_enough_in_a_namespace_that_enforces_restricted(clients: Any, site: Any) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    site.api.merge(f"/api/v1/namespaces/{site.namespace}", {"metadata": {"labels": labels}})
+
+    assert clients.run("from one import add\ntell(add(2, 3))") == 5

@@ -43,6 +43,7 @@ _PASSING = r"node(?:\.cloudprovider)?\.kubernetes\.io/|ToBeDeletedByClusterAutos
 NOT_TOLERATED = rf"{_PASSING}|node-role\.kubernetes\.io/|(?:google|nvidia)\.com/"
 _NODES = "{list_nodes} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
+_SHOWN_BY_NAMESPACE = "an administrator of the cluster gives you the right to get the namespace {namespace}"
 _ADMISSION = (
     "change what the message names (KINETIC_LABELS and KINETIC_ANNOTATIONS set those of pods), use another namespace, "
     "or ask an administrator of the cluster"
@@ -63,6 +64,15 @@ CREATION = (
         "quota", r"failed quota: (?P<quota>[^:\s]+): must specify (?P<missing>.+)",
         "the quota {quota} of the namespace {namespace} requires every pod to specify {missing}",
         'write resources = {{ cpu = 4, memory = "16Gi" }} under [tool.kinetic] in pyproject.toml', stuck=True),
+    Pattern(  # pods meet it where kinetic knows that it is enforced
+        "admission", r"violates PodSecurity \"(?P<level>restricted\b[^\"]*)\"",
+        "the namespace {namespace} only accepts pods of the Pod Security level {level}, which kinetic could not see",
+        f"submit it again after {_SHOWN_BY_NAMESPACE}, and has the level in its labels: "
+        "kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted", stuck=True),
+    Pattern(
+        "admission", r"security context constraint.*\b65532\b",
+        "OpenShift chooses user and group of pods in the namespace {namespace}, which kinetic could not see",
+        f"submit it again after {_SHOWN_BY_NAMESPACE}", stuck=True),
     Pattern(
         "admission", r"violates PodSecurity \"(?P<level>[^\"]+)\"",
         "the namespace {namespace} only accepts pods of the Pod Security level {level}",

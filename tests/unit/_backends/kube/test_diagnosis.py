@@ -178,7 +178,13 @@ ROWS = [
     Row(
         "pod security",
         refused('violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container "kinetic-worker")'),
-        P, "admission", "only accepts pods of the Pod Security level restricted:latest", "another namespace", STUCK,
+        P, "admission", "level restricted:latest, which kinetic could not see",
+        "kubectl label namespace research pod-security.kubernetes.io/enforce=restricted", STUCK,
+    ),
+    Row(
+        "pod security of less",
+        refused('violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)'),
+        P, "admission", "only accepts pods of the Pod Security level baseline:latest", "another namespace", STUCK,
     ),
     Row(
         "admission refused",
@@ -201,6 +207,12 @@ ROWS = [
         refused('pods "x" is forbidden: unable to validate against any security context constraint: [provider '
                 '"anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: '
                 ".spec.securityContext.fsGroup: Invalid value: []int64{65532}: 65532 is not an allowed group]"),
+        P, "admission", "OpenShift chooses user and group", "the right to get the namespace research", STUCK,
+    ),
+    Row(
+        "OpenShift, for another reason",
+        refused('pods "x" is forbidden: unable to validate against any security context constraint: [provider '
+                'restricted-v2: spec.volumes[3]: Invalid value: "csi": csi volumes are not allowed to be used]'),
         P, "admission", "an admission rule of the cluster", "KINETIC_LABELS", STUCK,
     ),
     Row(
