@@ -314,6 +314,11 @@ if os.path.isdir(driver) and driver not in known.split(":"):
     os.environ["LD_LIBRARY_PATH"] = known + ":" + driver if known else driver
     os.execv(sys.executable, [sys.executable] + sys.argv)  # which reads it when it starts
 
+# The home of a user that the image does not know, as in OpenShift, is /, and uv, among others, keeps its cache there.
+if os.path.expanduser("~") == "/" and not os.access("/", os.W_OK):
+    os.environ["HOME"] = "/tmp"
+    os.environ.setdefault("USER", "kinetic")
+
 if sys.version_info[:2] != VERSION or sys.implementation.cache_tag != TAG:
     both = sys.version_info[:2] + VERSION
     refuse("this image has Python %d.%d, and the job was submitted with Python %d.%d: "

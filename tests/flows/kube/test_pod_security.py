@@ -25,6 +25,19 @@ WHO = """
         }
 """
 
+AT_HOME = """
+    import getpass
+    import pathlib
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def look():
+        cache = pathlib.Path.home() / ".cache" / "library"
+        cache.mkdir(parents=True)
+        (cache / "model").write_text("kept")
+        return getpass.getuser(), (cache / "model").read_text()
+"""
+
 KEY = ["0o440", 0, 65_532]  # as a kubelet makes it of 0400 and an fsGroup
 
 
@@ -62,6 +75,16 @@ def test_an_image_with_a_user_of_its_own_runs_as_that_user(ask: Any, images: Non
     found = ask(container_image="with-user:1")
 
     assert (found["user"], found["key"]) == (USER, KEY)
+
+
+def test_a_user_that_the_image_does_not_know_can_write_to_the_home_and_has_a_name(
+    clients: Any, machine: str, images: None
+) -> None:
+    clients.project.write("at_home.py", AT_HOME)
+
+    told = clients.run("from at_home import look\ntell(look.with_options(container_image='with-user:1')())")
+
+    assert told == ["kinetic", "kept"]
 
 
 def test_a_namespace_that_enforces_restricted_takes_jobs_in_pythons_own_image(ask: Any, restricted: None) -> None:
