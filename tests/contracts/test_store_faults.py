@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import os
 import threading
+from datetime import timedelta
 from functools import partial
 
 import pytest
 from servers.azurite import AZURE
 from servers.faults import Fault
 
-from kinetic._stores import parallel
+from kinetic._stores import parallel, upload
 from kinetic._stores.parallel import Retry
 from kinetic.errors import CredentialsError, KeyMissingError, StoreUnreachableError
 
@@ -64,6 +65,32 @@ def test_a_storm_that_ends_is_sat_out_by_every_verb(wire, tmp_path, status):
     storm()
     assert store.delete("a/b") == 1
     assert [fault.met for fault in proxy.faults] == [2]
+
+
+@pytest.fixture
+def slow_line(wire, monkeypatch):
+    """A line on which a request takes longer than it may where another large one is under way."""
+    store, proxy, straight = wire
+    monkeypatch.setattr(upload, "LINE", upload.Line())
+    monkeypatch.setattr(store._client, "_timeout", timedelta(seconds=2))
+    proxy.faults = [Fault("crowded", times=math.inf)]
+    return store, straight
+
+
+def test_a_large_object_is_sent_part_by_part_where_its_parts_are_too_slow_together(slow_line):
+    store, straight = slow_line
+
+    assert store.put("a", LARGE, if_absent=True) is True
+    assert straight.get("a") == LARGE
+
+
+def test_objects_are_sent_one_by_one_where_they_are_too_slow_together(slow_line):
+    store, straight = slow_line
+    data = LARGE[:2_000_000]
+
+    puts = [partial(store.put, f"a/{number}", data, if_absent=number % 2 == 0) for number in range(4)]
+    assert list(parallel.in_parallel(store, puts)) == [True] * 4
+    assert {straight.get(f"a/{number}") for number in range(4)} == {data}
 
 
 def test_a_storm_without_end_is_an_error_of_ours_after_a_bounded_number_of_requests(wire, tmp_path):

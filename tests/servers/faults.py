@@ -15,6 +15,7 @@ from typing import Any
 
 CONDITIONS = {"if-none-match", "if-match", "x-goog-if-generation-match"}
 Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
+LARGE, MEETING_SECONDS = 1 << 20, 0.5
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -25,7 +26,8 @@ class Fault:
         kind: "status" answers with ``status`` and does nothing; "drop" closes the connection before the request is
             passed on, "half" after half of its body was read; "lose" passes it on and closes the connection instead
             of answering; "cut" sends half of the answer's body, then resets the connection; "slow" sends the body in
-            crumbs; "stale" answers a listing as it was answered before, as a cache would; "careless" takes the
+            crumbs; "crowded" answers none of two large requests at the same time, as a slow line would both of them too
+            late; "stale" answers a listing as it was answered before, as a cache would; "careless" takes the
             conditions out of the request, as a service would that does not know them.
         method: Of requests that it meets; a regular expression.
         target: Path and query of requests that it meets; a regular expression that is searched for.
@@ -70,6 +72,7 @@ class FaultyProxy:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
         self._answers: dict[str, Answer] = {}
+        self._alone: list[threading.Event] = []  # of large requests that have not met another one
         self.lock = threading.Lock()
         self.upstream = upstream.partition("://")[2]
         self._server = _Server((host, 0), _Handler)
@@ -84,6 +87,20 @@ class FaultyProxy:
         with self.lock:
             before, self._answers[target] = self._answers.get(target, answer), answer
         return before if stale else answer
+
+    def meets_another(self) -> bool:
+        """Say whether another large request comes while one waits for it here, or waits already."""
+        mine = threading.Event()
+        with self.lock:
+            if self._alone:
+                self._alone.pop().set()
+                return True
+            self._alone.append(mine)
+        mine.wait(MEETING_SECONDS)
+        with self.lock:
+            if not mine.is_set():
+                self._alone.remove(mine)
+        return mine.is_set()
 
     def due(self, method: str, target: str) -> Fault | None:
         with self.lock:
@@ -167,6 +184,9 @@ class _Handler(QuietHandler):
             return self.reset()
         body = self.rfile.read(length)
         if len(body) < length:  # the client gave up: the server would wait for the rest
+            return self.reset()
+        if kind == "crowded" and length > LARGE and self.server.proxy.meets_another():
+            self.connection.recv(1)  # until the client gives up
             return self.reset()
         if fault is not None and kind == "status":
             return self._answer(fault.status, {"Content-Type": "text/plain"}, b"injected")

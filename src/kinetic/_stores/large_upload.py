@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from kinetic._stores import obstore_client, store_errors
+from kinetic._stores import obstore_client, store_errors, upload
 from kinetic._stores.obstore_client import UNSUPPORTED, ObstoreClient, is_transient, names_no_bucket
 from kinetic._stores.protocol import SCRATCH
 from kinetic._stores.upload import PART, Body, Large, Uploader, new_writer_id
 
-PARTS_AT_ONCE = 6
 MOST_PARTS = 10_000  # of one upload; Cloud Storage and S3
 MOST_COPIED = 5 << 30  # bytes that S3 copies in one piece, or takes in one request
 # A copy is refused: Ceph wants a length with it, which obstore does not send (16.2; as much is in its source of 2025).
@@ -130,10 +129,10 @@ class LargeUploader:
         client = self._client
         for attempt in range(client.retry.attempts):
             try:
-                with _LARGE_AT_ONCE:
+                with _LARGE_AT_ONCE, upload.LINE.taken() as at_once:
                     client.ask_about(
                         "put", key, body.source, mode="overwrite", use_multipart=True, chunk_size=size,
-                        max_concurrency=PARTS_AT_ONCE, attributes={self._small.writer_key: me}, again=False,
+                        max_concurrency=at_once, attributes={self._small.writer_key: me}, again=False,
                         is_whole=lambda: body.again,
                     )  # fmt: skip
                 return

@@ -306,6 +306,11 @@ def is_transient(error: BaseException) -> bool:
     return counts is None or int(counts[1]) < int(counts[2])
 
 
+def is_late(error: BaseException) -> bool:
+    """Return whether a request took longer than it may; a connection that was not made in time is something else."""
+    return re.search(r"kind: Request,\s*source: TimedOut", str(error)) is not None
+
+
 def key_missing(address: Address, key: str) -> KeyMissingError:
     """Return the error that there is no such object."""
     return KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {address.url}")

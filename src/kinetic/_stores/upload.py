@@ -5,12 +5,14 @@ A small object is one conditional request; for what is larger, see ``large_uploa
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kinetic._stores import obstore_client
 from kinetic._stores.obstore_client import UNSUPPORTED, ObstoreClient, is_ambiguous
@@ -21,6 +23,8 @@ Body = bytes | memoryview
 # Metadata: who wrote an object, to tell one's own after an answer that was lost. Azure takes names of variables only.
 WRITER = {"gs": "kinetic-writer", "s3": "kinetic-writer", "az": "kinetic_writer"}
 PART = 8 << 20  # bytes: what fits into one request
+PARTS_AT_ONCE = 6  # of one upload
+_FEW_BYTES = 1 << 20  # pass in time on any line, whatever else travels
 
 
 class Large:
@@ -77,6 +81,35 @@ def _flat(data: bytes | bytearray | memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
+class Line:
+    """The line of this process to its buckets: uploads share it until one takes longer than a request may.
+
+    From then on they take turns: on a slow line, many at once are all cut off, and again when they are repeated.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._is_slow = False
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[int]:
+        """Yield how many parts may travel at once."""
+        from obstore.exceptions import GenericError
+
+        try:
+            if self._is_slow:
+                with self._turn:
+                    yield 1
+            else:
+                yield PARTS_AT_ONCE
+        except GenericError as error:
+            self._is_slow = self._is_slow or obstore_client.is_late(error)
+            raise
+
+
+LINE = Line()
+
+
 class Uploader:
     """Write small objects; errors leave as obstore's."""
 
@@ -86,14 +119,25 @@ class Uploader:
 
     def write(self, key: str, body: Body) -> bool:
         """Write an object, whatever is there."""
-        self.client.ask_about("put", key, body, mode="overwrite", use_multipart=False)
+        from obstore.exceptions import GenericError
+
+        try:
+            self._send(key, body, mode="overwrite")
+        except GenericError as error:
+            if not obstore_client.is_late(error):
+                raise
+            self._send(key, body, mode="overwrite")  # when it is its turn
         return True
 
     def create(self, key: str, body: Body) -> bool:
         """Write an object if nothing is there."""
         me = new_writer_id()
-        options = {"mode": "create", "use_multipart": False, "attributes": {self.writer_key: me}}
-        return self.conditionally(key, me, lambda: self.client.ask_about("put", key, body, again=False, **options))
+        options = {"mode": "create", "attributes": {self.writer_key: me}, "again": False}
+        return self.conditionally(key, me, lambda: self._send(key, body, **options))
+
+    def _send(self, key: str, body: Body, **options: Any) -> None:
+        with LINE.taken() if len(body) > _FEW_BYTES else contextlib.nullcontext():
+            self.client.ask_about("put", key, body, use_multipart=False, **options)
 
     def conditionally(
         self, key: str, me: str, write: Callable[[], object], is_same: Callable[[], bool] | None = None
