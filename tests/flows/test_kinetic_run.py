@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flows.conftest import KINETIC, Told, environment
@@ -74,11 +75,11 @@ def start(project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     project.write("train.py", TRAIN)
     started: list[subprocess.Popen[str]] = []
 
-    def run(*words: str) -> subprocess.Popen[str]:
+    def run(*words: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         started.append(
             subprocess.Popen(
-                [*KINETIC, *words], stdout=pipe, stderr=pipe, text=True, env=environment(), cwd=project.root
+                [*KINETIC, *words], stdout=stdout, stderr=pipe, text=True, env=environment(), cwd=project.root
             )
         )
         return started[-1]
@@ -188,6 +189,19 @@ def test_ctrl_c_lets_go_of_the_job_and_says_how_to_cancel_it(start, kinetic, wai
     assert f"kinetic: detached: {job['job_id']} keeps running\n" in said
     assert said.endswith(f"kinetic: cancel:   kinetic jobs cancel {job['job_id']}\n")
     assert "Traceback" not in said
+
+
+def test_a_full_disk_behind_the_output_lets_go_of_a_job_that_runs(start, kinetic) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        process = start("run", "-a", "cpu", "train.py::slow", "30", stdout=full)
+        _, said = process.communicate(timeout=20)
+
+    (job,) = jobs(kinetic)
+    assert (process.returncode, job["status"]) == (1, "RUNNING")
+    assert f"kinetic: detached: {job['job_id']} keeps running\n" in said
+    assert "error: a disk is full, and the output is incomplete [disk-full]" in said
 
 
 def test_a_reader_that_leaves_does_not_harm_the_job(start, kinetic, wait_until) -> None:

@@ -195,7 +195,7 @@ def _report_other(error: BaseException, called: Called | None) -> int:
             "a disk is full" + (f": {error.filename}" if error.filename else ", and the output is incomplete"),
             code="disk-full",
             why=f"{error.strerror}; standard output may be a file on it",
-            next="free some space, or redirect the output, and run it again; a submitted job keeps running",
+            next="free some space, or redirect the output, and run it again; submitted jobs are not affected",
         )
     else:
         from kinetic._output import tracebacks

@@ -6,6 +6,7 @@ What is printed is not a copy: a value may not be printable, a terminal forgets.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -83,7 +84,11 @@ def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
     log, progress = _Log(stream), output.Progress()
     try:
         with error_output.job_keeps_running(handle):
-            seen = wait.wait(handle, follow=log, progress=progress)
+            try:
+                seen = wait.wait(handle, follow=log, progress=progress)
+            except OSError as error:  # as of a full disk behind the stream: the job may have ended meanwhile
+                _report_if_ended(handle, error)
+                raise
     except SystemExit:  # `kinetic dev` ends this process, and writes to the same terminal
         log.end_line()
         progress.end()
@@ -92,6 +97,17 @@ def follow_to_end(handle: JobRecord, stream: TextIO) -> Snapshot:
     progress.wrote("\n")
     progress.end()
     return seen
+
+
+def _report_if_ended(handle: JobRecord, error: OSError) -> None:
+    """Print that a job has ended whose log cannot be written, so that it is not said to keep running."""
+    from kinetic._jobs import status
+    from kinetic._output import tracebacks
+
+    with contextlib.suppress(KineticError):  # nothing can be said of it then
+        if not isinstance(error, BrokenPipeError) and status.has_ended(handle):
+            output.report(f"{handle.job_id} has ended; its log: kinetic jobs logs {handle.job_id}")
+            tracebacks.mark_told(error)
 
 
 class _Log:
