@@ -331,3 +331,34 @@ def test_a_module_that_submits_when_it_is_imported_does_not_do_so_in_its_jobs(pr
     assert "leaf was submitted by a job that imports a module [callable]" in out
     assert "`if __name__ == '__main__':`" in out
     assert out.endswith(f"\n{3 if 'map' in submit else 2}\n")
+
+
+@pytest.mark.parametrize("submit", ["train.run_async().result()", "train.run_async_map([{}]).results()"])
+def test_processes_that_a_launcher_in_a_job_starts_with_the_script_do_not_submit_the_job_again(
+    project, submit: str, tmp_path: Path
+) -> None:
+    """Lightning's strategy "ddp", the one for several devices, starts all processes but the first one like this."""
+    out = project.out(
+        f"""
+        import os, pathlib, subprocess, sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            started = pathlib.Path({str(tmp_path / "started")!r})
+            if started.exists():
+                return "submitted again"
+            started.touch()
+            second = os.environ | {{"LOCAL_RANK": "1"}}
+            command = [sys.executable, os.path.abspath(sys.argv[0])]
+            done = subprocess.run(command, env=second, stderr=subprocess.PIPE, text=True, check=False)
+            return done.returncode, done.stderr
+
+        if __name__ == "__main__":
+            print({submit})
+        """
+    )
+
+    assert "(1, " in out
+    assert "train was submitted by another process of its own job [callable]" in out
+    assert "call train(…) in the script instead" in out

@@ -421,6 +421,14 @@ class RemoteCallable(Generic[P, R]):
                 why="a job imports the modules of its function first, and each would submit the job again, without end",
                 next="put what the module does below `if __name__ == '__main__':`, or into a function",
             )
+        if _is_replica_of(self._name, os.environ):
+            raise CallableError(
+                f"{self._name} was submitted by another process of its own job",
+                why=f"a launcher, as that of Lightning's strategy 'ddp', ran the script again as its process "
+                f"{os.environ['LOCAL_RANK']}, and each would submit the job again, without end",
+                next=f"call {self._name}(…) in the script instead: inside a job it runs in this process; or start the "
+                "processes from the function itself, as with 'ddp_spawn' or torch.multiprocessing.spawn",
+            )
         if reason := why_no_submission(os.environ):
             raise CallableError(
                 f"{self._name} cannot be submitted from inside a job on a cluster",
@@ -452,6 +460,16 @@ class RemoteCallable(Generic[P, R]):
 
 # Of an object, Dagster's ``op`` and Gradio read the hints of its __call__: these say nothing of the function.
 RemoteCallable.__call__.__annotations__ = {}
+
+
+def _is_replica_of(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a launcher that a job of this function used has started this process with the script."""
+    job_id, rank = environ.get("KINETIC_JOB_ID"), environ.get("LOCAL_RANK", "0")
+    if not job_id or not rank.isdigit() or int(rank) == 0:
+        return False
+    from kinetic._wire import keys  # here, as a job rarely asks
+
+    return f"-{keys.slug(name, keys.CHILD_FUNCTION)}" in job_id
 
 
 class _Submitter(RemoteCallable[P, R]):

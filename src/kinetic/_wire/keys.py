@@ -206,7 +206,7 @@ def numbered(listed: Iterable[E]) -> list[tuple[int, E]]:
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _MADE = re.compile(r"[a-z0-9-]+-[0-9]{8}-[0-9]{6}-[0-9a-f]{7}(?:[0-9a-f]{6})?")
 _GROUP = re.compile(r"grp-[0-9a-f]{8}")
-_CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share an id once in 10^8 batches
+CHILD_FUNCTION, _CHILD_HASH = 14, 13  # characters; 52 bits: two of 10,000 children share an id once in 10^8 batches
 _NAMED = 5  # in a message
 MOST_OF_AN_OBJECT = 63  # characters: of a label's value, of a hostname, of a Service
 _OBJECT_HASH = 8  # hexadecimal digits
@@ -245,7 +245,7 @@ def child_word(group_id: str, index: int, attempt: int) -> str:
 @functools.lru_cache(maxsize=8)
 def _child_prefix(accelerator: str, function: str, created: float) -> str:
     when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
-    return f"{accelerator}-{slug(function, _CHILD_FUNCTION)}-{when}"
+    return f"{accelerator}-{slug(function, CHILD_FUNCTION)}-{when}"
 
 
 def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:
