@@ -285,6 +285,10 @@ def _pickler_with_texts() -> type[pickle.Pickler]:
     class Pickler(pickler_class()):  # type: ignore[misc] # made where it is needed
         def reducer_override(self, obj: Any) -> Any:
             try:
+                if hasattr(type(obj), "__del__"):  # with texts for its parts, it would fail where it is opened
+                    whole: Any = pickler_class()(io.BytesIO(), protocol=PICKLE_PROTOCOL)
+                    whole.given, whole.remembers = self.given, self.remembers
+                    whole.dump(obj)
                 reduced = super().reducer_override(obj)
                 if reduced is NotImplemented and not isinstance(obj, type | FunctionType):
                     own = self.dispatch_table.get(type(obj))

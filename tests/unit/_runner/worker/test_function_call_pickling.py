@@ -14,6 +14,7 @@ from collections import namedtuple
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Self
+from zipfile import ZipFile
 
 import pytest
 
@@ -375,3 +376,13 @@ def test_a_value_is_looked_through_for_locks_only_where_one_cannot_be_pickled(be
     function_call.dump_value([Rows(a=1), beside(), beside()], io.BytesIO(), anew=True, in_part=True)
 
     assert Rows.looked_through == times
+
+
+def test_in_place_of_an_object_with_a_destructor_is_one_text_and_no_object_of_texts(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "all.zip", "w") as archive:
+        function_call.dump_value({"archive": archive, "loss": 3}, file := io.BytesIO(), anew=True, in_part=True)
+
+    kept = pickle.loads(file.getvalue())
+
+    assert kept["archive"].startswith("<zipfile.ZipFile filename=")
+    assert kept["loss"] == 3
