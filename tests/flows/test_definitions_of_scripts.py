@@ -961,6 +961,63 @@ def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) 
     assert out == "True 2 True 1.0\n"
 
 
+def test_structs_of_msgspec_that_no_statement_of_a_script_defines_are_made_in_the_job_and_come_back(project) -> None:
+    pytest.importorskip("msgspec")
+    out = project.out(
+        """
+        import kinetic, msgspec
+
+        Made = msgspec.defstruct(
+            "Made", [("my_id", int), ("tags", list, msgspec.field(default_factory=list))], rename="camel", kw_only=True
+        )
+
+        @kinetic.run(accelerator="cpu")
+        def encode(made):
+            return type(made) is Made, Made(my_id=2), msgspec.json.encode(made)
+
+        def outer():
+            class Base(msgspec.Struct, frozen=True):
+                size: int
+                scale: int = 2
+
+                def total(self):
+                    return Base(self.size * self.scale)
+
+            class Sub(Base, tag="sub"):
+                def total(self):
+                    return super().total()
+
+            @kinetic.run(accelerator="cpu")
+            def total(sub):
+                return sub.total(), Sub(7), hash(sub) == hash(Sub(3))
+
+            base, sub, is_hashed = total(Sub(3))
+            return base == Base(6), type(sub) is Sub, msgspec.json.encode(sub), is_hashed
+
+        @kinetic.run(accelerator="cpu")
+        def local():
+            class Point(msgspec.Struct):
+                x: int
+            return Point(3)
+
+        @kinetic.run(accelerator="cpu")
+        def follower(point):
+            return point.x
+
+        is_same, made, encoded = encode(Made(my_id=1))
+        print(is_same, made == Made(my_id=2), encoded)
+        print(*outer())
+        print(follower.run_async(local.run_async()).result())
+        """
+    )
+
+    assert out.splitlines() == [
+        """True True b'{"myId":1,"tags":[]}'""",
+        """True True b'{"type":"sub","size":7,"scale":2}' True""",
+        "3",
+    ]
+
+
 def test_a_class_gets_the_slots_that_its_metaclass_makes_of_its_fields_as_pyrsistent_does(project) -> None:
     project.write(
         "library.py",

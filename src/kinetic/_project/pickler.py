@@ -212,7 +212,11 @@ class PickleRules:
         if source := self._source_of(kind, what) if is_sent else None:
             return reducers.of_source(kind.__name__, *source)
         meta = type(kind).__module__.partition(".")[0]  # that of a library, as equinox's, registers an empty class
-        if what and not (what == _OF_JAX and (meta == "__main__" or meta in sys.stdlib_module_names)):
+        if (
+            what
+            and not reducers.is_struct(kind)
+            and not (what == _OF_JAX and (meta == "__main__" or meta in sys.stdlib_module_names))
+        ):
             self._lost[kind.__qualname__] = what
         return reducers.of_class(kind, reduced)
 

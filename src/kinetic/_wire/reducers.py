@@ -250,6 +250,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
         return reduced  # an object, a class that is found by its name, or an enum, which is made in another way
     make, arguments, *rest = reduced
+    if is_struct(kind):
+        return _struct(kind, sys.modules[make.__module__]._lookup_class_or_track, arguments[4])  # noqa: SLF001 - its id
     slots = kind.__dict__.get("__slots__")
     if slots is not None and not issubclass(kind, tuple | BaseException):
         place = next(place for place, each in enumerate(arguments) if isinstance(each, dict))
@@ -262,6 +264,52 @@ def of_class(kind: Any, reduced: Any) -> Any:
             make = _make_registered
         return make, arguments, (rest[-1], rest[0], calls), None, None, _fill_and_register
     return make, arguments, *rest
+
+
+def is_struct(kind: type) -> bool:
+    """Return whether a class is a Struct of msgspec that says how it was made."""
+    return type(kind).__module__ == "msgspec._core" and hasattr(kind, "__struct_config__")
+
+
+def _struct(kind: Any, known_as: Callable[[str, type], type], tracker_id: str) -> tuple[Any, ...]:
+    """Reduce a Struct of msgspec, which takes no slots and wants all of its fields at once.
+
+    ``known_as``: returns the class that cloudpickle knows by its id already: it is the same when it comes back.
+    """
+    fields, config = kind.__struct_fields__, kind.__struct_config__
+    own = [name for name in getattr(kind, "__annotations__", ()) if name in fields]
+    given = dict(zip(fields[::-1], kind.__struct_defaults__[::-1], strict=False))
+    nothing = sys.modules["msgspec"].NODEFAULT
+    defaults = {name: given[name] for name in own if given.get(name, nothing) is not nothing}
+    factories = {name: value.factory for name, value in defaults.items() if hasattr(value, "factory")}
+    state = {name: value for name, value in vars(kind).items() if name not in {*fields, *_OF_ANY_STRUCT}}
+    at_once = ("__module__", "__qualname__", "__post_init__", "__orig_bases__", "__parameters__")
+    body = {name: state.pop(name) for name in at_once if name in state}
+    body |= {"__annotations__": {**getattr(kind, "__annotations__", {})}, "__qualname__": kind.__qualname__}
+    body |= {name: value for name, value in defaults.items() if name not in factories}
+    words = {name: getattr(config, name) for name in dir(config) if name[:1] != "_"}
+    words["rename"] = dict(zip(fields, kind.__struct_encode_fields__, strict=True))
+    words["kw_only"] = bool(own) and not {*own} & {*kind.__match_args__}
+    arguments = known_as, tracker_id, type(kind), (kind.__name__, kind.__bases__, body), factories, words
+    return _make_struct, arguments, state, None, None, _fill_struct
+
+
+_OF_ANY_STRUCT = {
+    *("__slots__", "__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__"),
+    "__annotations_cache__",
+}
+
+
+def _make_struct(known_as: Any, tracker_id: str, meta: Any, parts: tuple[Any, ...], factories: Any, words: Any) -> Any:
+    import msgspec
+
+    parts[-1].update((name, msgspec.field(default_factory=each)) for name, each in factories.items())
+    return known_as(tracker_id, meta(*parts, **words))
+
+
+def _fill_struct(kind: type, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        setattr(kind, name, value)
 
 
 def _registrations(kind: type) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
