@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import ssl
 import threading
 from base64 import b64encode
@@ -34,6 +35,19 @@ def test_a_page_that_somebody_else_wrote_keeps_no_other_job_from_its_end(tmp_pat
 
     assert said == [f"{LATER}, which follows this job, was closed"]
     assert store.get(keys.result(LATER)) == b"its verdict"
+
+
+def test_a_chain_of_any_length_is_closed_when_its_first_job_fails(tmp_path: Path) -> None:
+    store, names = MemoryStore("a"), [f"cpu-a-20261123-103059-{number:07x}" for number in range(700)]
+    (tmp_path / "namespace").write_text("here")
+    for before, name in itertools.pairwise(names):
+        page = {"schema": documents.SCHEMA, "after": [before], "closed": {before: b64encode(b"its verdict").decode()}}
+        store.put(keys.follower(before, name), documents.write(page))
+
+    said = list(waiting_jobs.settle(store, names[0], "", succeeded=False, environ={}, folder=tmp_path))
+
+    assert said == [f"{name}, which follows this job, was closed" for name in names[1:]]
+    assert store.get(keys.result(names[-1])) == b"its verdict"
 
 
 def test_a_token_of_the_service_account_that_has_expired_is_read_anew(tmp_path: Path) -> None:

@@ -48,17 +48,21 @@ def settle(
     folder: Path = ACCOUNT_FOLDER,
 ) -> Iterator[str]:
     """Start or close what waits for a job, or for its batch; yield a sentence for each, for the log of the runner."""
-    owner = group or job_id
-    prefix = keys.followers(owner)
-    for entry in list(store.entries(prefix)):
-        name = entry.key.removeprefix(prefix)
-        with contextlib.suppress(KineticError, ValueError, TypeError, LookupError):  # of others: the rest is looked at
-            page = documents.read(documents.fetch(store, entry.key, _MOST_BYTES, entry.key), entry.key)
-            after = [str(each) for each in page.get("after") or ()]
-            if succeeded and all(each == job_id or _has_succeeded(store, each, page) for each in after):
-                yield from _start(name, page, environ, folder)
-            elif not succeeded and job_id in after and keys.is_job_id(name):
-                yield from _close(store, name, page, job_id, environ, folder)
+    ended = [(job_id, group or job_id)]  # with those that are closed here: a chain may be longer than Python's stack
+    while ended:
+        job_id, owner = ended.pop()
+        prefix = keys.followers(owner)
+        for entry in list(store.entries(prefix)):
+            name = entry.key.removeprefix(prefix)
+            with contextlib.suppress(KineticError, ValueError, TypeError, LookupError):  # of others: on to the next
+                page = documents.read(documents.fetch(store, entry.key, _MOST_BYTES, entry.key), entry.key)
+                after = [str(each) for each in page.get("after") or ()]
+                if succeeded and all(each == job_id or _has_succeeded(store, each, page) for each in after):
+                    yield from _start(name, page, environ, folder)
+                elif not succeeded and job_id in after and keys.is_job_id(name):
+                    for words in _close(store, name, page, job_id, environ, folder):
+                        ended.append((name, name))
+                        yield words
 
 
 def _has_succeeded(store: Store, name: str, page: Mapping[str, Any]) -> bool:
@@ -161,7 +165,7 @@ def change_to_start(found: Mapping[str, Any]) -> dict[str, Any] | None:
 def _close(
     store: Store, name: str, page: Mapping[str, Any], because: str, environ: Mapping[str, str], folder: Path
 ) -> Iterator[str]:
-    """Write the verdict that its submitter sealed for this case, and remove its object; then close what follows it."""
+    """Write the verdict that its submitter sealed for this case, and remove its object."""
     sealed = b64decode(str(dict(page["closed"])[because]))
     if not store.put(keys.result(name), sealed, if_absent=True):
         return
@@ -169,7 +173,6 @@ def _close(
     for path, _ in _waiting(name, str(page.get("name", "")), AFTER, environ, folder):
         options = "?propagationPolicy=Background"
         cluster_api.request("DELETE", path + options, environ=environ, folder=folder)
-    yield from settle(store, name, "", succeeded=False, environ=environ, folder=folder)
 
 
 def start_cold(job_id: str, *, environ: Mapping[str, str] = os.environ, folder: Path = ACCOUNT_FOLDER) -> str:
