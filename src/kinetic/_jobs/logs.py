@@ -41,6 +41,7 @@ _BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 20
 _MOST_PACKED = HISTORY_LOG_BYTES + 3 * _BLOCK  # of a kept log: gzip adds some kilobytes to what it cannot compress
 _DIGITS = 18  # of the offset of a segment
 _SEGMENT = 1 << 20  # bytes, as the runner cuts it
+_MOST_ADDED = 1 << 20  # bytes that are shown of what was added to a log after its end: it may be a terabyte
 _PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two requests to the backend for what the store has
 
 
@@ -115,8 +116,8 @@ class CheckedLog:
         self._next, self._before = 0, hashlib.sha256()  # of all blocks so far, if they are read in order
 
     def size(self) -> int:
-        """Return how many bytes there are."""
-        return self._log.size()
+        """Return how many bytes there are to be read."""
+        return min(self._log.size(), self._sealed.size_bytes + _MOST_ADDED)
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes from a position."""
@@ -136,7 +137,7 @@ class CheckedLog:
         close(self._log)
 
     def _check(self, index: int, found: _Hash) -> None:
-        sealed, size, why = self._sealed, self.size(), ""
+        sealed, size, why = self._sealed, self._log.size(), ""
         if size != sealed.size_bytes:
             why = _size_difference(size, sealed.size_bytes)
         elif self._known <= index < self._count and found.hexdigest() != sealed.blocks[index - self._known]:

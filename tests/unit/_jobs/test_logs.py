@@ -591,3 +591,24 @@ def test_what_was_added_to_a_log_that_was_sealed_is_reported_also_where_the_stor
 
     assert new(follower, last=True) == "more\n"
     assert reported == ["5 bytes were added"]
+
+
+def test_of_a_terabyte_that_was_added_to_a_log_after_its_end_only_the_beginning_is_read() -> None:
+    hasher = LogHasher()
+    hasher.update(b"one\n")
+
+    class Forged:
+        is_complete = True
+
+        def size(self) -> int:
+            return 1 << 40
+
+        def read(self, start: int, length: int) -> bytes:
+            assert start < 2 << 20, "who reads all of it needs a terabyte of memory"
+            return b"one\n" * (length // 4)
+
+    log = logs.checked_log(Forged(), hasher.digest(0, 0), "job")
+    text = logs.text_of(log)
+
+    assert (len(text), text[:8]) == (4 + (1 << 20), "one\none\n")
+    assert sum(map(len, logs.pieces_of(log))) == len(text)
