@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
-from kinetic._jobs.status import Snapshot, lock_key, observe
+from kinetic._jobs.status import Snapshot, last_attempt_note, lock_key, observe
 from kinetic._output import colors, signal_handlers, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, python_runtime
@@ -543,8 +543,17 @@ class Attempt:
         if self._asked + _ATTEMPT_SECONDS < now < self._until:
             self._asked = now
             with contextlib.suppress(KineticError):
-                self.number = max(self.number, logs.latest_noted_attempt(locate.store_of(self._job), self._job.job_id))
+                self.number = max(self.number, self._newest())
         return self.number
+
+    def _newest(self) -> int:
+        """Return the newest attempt in the store; others can put there what looks like a later one."""
+        found = logs.latest_noted_attempt(locate.store_of(self._job), self._job.job_id)
+        if found > self.number:
+            with contextlib.suppress(CredentialsError):  # of another user's job, there is nothing to go by but this
+                note = last_attempt_note(self._job)
+                return note.attempt if note is not None else self.number
+        return found
 
 
 def make_follower(

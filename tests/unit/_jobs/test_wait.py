@@ -17,6 +17,9 @@ from kinetic._backends.protocol import Observation
 from kinetic._batches import driver
 from kinetic._jobs import after, locate, status, wait
 from kinetic._jobs.status import Snapshot
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic._wire.outcomes import AttemptNote
 from kinetic.errors import (
     BackendUnavailableError,
     JobError,
@@ -119,6 +122,30 @@ def backend(tmp_path):
 @pytest.fixture
 def user(tmp_path, monkeypatch, backend):
     return user_module.imported(tmp_path, USER, monkeypatch)
+
+
+@pytest.mark.parametrize(("has_key", "found"), [(True, 1), (False, 9)])
+def test_what_looks_like_a_later_attempt_is_followed_only_where_it_cannot_be_verified(
+    monkeypatch, has_key, found
+) -> None:
+    job_id, store, clock = "cpu-a-20261123-103059-1234567", MemoryStore("a"), FakeClock()
+    for number in (0, 1):
+        store.put(keys.attempt(job_id, number), AttemptNote(job_id, number, "machine", 1.0).to_bytes(bytes(32)))
+    store.put(keys.attempt(job_id, 9), b"{}")
+
+    def key_to_read(_: object) -> bytes:
+        if not has_key:
+            raise locate.key_missing("it cannot be verified", "it is sealed with", "0123")
+        return bytes(32)
+
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(clock=clock))
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "key_to_read", key_to_read)
+    attempt = wait.Attempt(SimpleNamespace(job_id=job_id))
+    attempt.see(Snapshot(JobStatus.RUNNING, None, Observation("a", JobStatus.RUNNING, attempt=None, version="2")))
+    clock.sleep(2.0)
+
+    assert attempt() == found
 
 
 def test_whoever_waits_is_told_of_each_status_once(user) -> None:
