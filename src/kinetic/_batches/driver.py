@@ -285,6 +285,7 @@ class Driver:
             self._tracker.refresh(whole=True)
             for index in self._tracker.unseen():
                 self._again.append(index, self._tracker.attempts[index])
+            self._tracker.start_untaken()
         self._tracker.set_only_submitter()
         for index, item in enumerate(self._launcher.table.inputs):
             if not self._is_ours(index):

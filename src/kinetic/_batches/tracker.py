@@ -320,6 +320,17 @@ class BatchTracker(Tracker):
             found = in_parallel(self.store, (partial(self._has_outcome, index) for index in running))
             self._read_each([index for index, has_outcome in found if has_outcome])
 
+    def start_untaken(self) -> None:
+        """Start in pods of their own the children that a driver was giving to warm pods when it died."""
+        from kinetic._jobs import cold_start  # few batches are driven by a second process
+
+        with self._lock:
+            for index in self._untold():
+                job, seen = self.record(index), self._seen_of(index)
+                with contextlib.suppress(KineticError):  # the looks that follow try again
+                    if job is not None and seen is not None:
+                        cold_start.start_if_left(job, seen, giver_died=True)
+
     def record(self, index: int) -> JobRecord | None:
         """Return the record of an input's latest attempt, or None while there is none."""
         if self.attempts[index] < 0:

@@ -42,8 +42,10 @@ def find_without_job(job: JobRecord) -> Observation | None:
     return backend.observe_without_job(job.job_id, found.pod) if found is not None and found.pod else None
 
 
-def start_if_left(job: JobRecord, observation: Observation) -> Observation:
+def start_if_left(job: JobRecord, observation: Observation, *, giver_died: bool = False) -> Observation:
     """Start a task in a pod of its own if its warm pod is gone, or never took it; return how it is then.
+
+    A pod that runs has three minutes to take it, and none where the process that gave it the task is known to be dead.
 
     Whoever looks first does this. What says who carries it out is created before it is started, so none starts it
     while a warm pod has it, and it is repeated where a process died in between.
@@ -52,8 +54,8 @@ def start_if_left(job: JobRecord, observation: Observation) -> Observation:
     backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
     why = "has ended"
     if not observation.warm_ended:
-        latest = backend.warm.now() - _UNTAKEN_SECONDS
-        is_old = observation.submitted is not None and observation.submitted <= latest
+        latest = backend.warm.now() - (0.0 if giver_died else _UNTAKEN_SECONDS)
+        is_old = giver_died or (observation.submitted is not None and observation.submitted <= latest)
         if not is_old and not observation.may_come_back:
             return observation
         found = bindings.binding_of(store, job.job_id, locate.key_to_read(job))
