@@ -7,6 +7,7 @@ written there is sent to the address, every few seconds and at the end, and is t
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import stat
@@ -31,6 +32,9 @@ from kinetic.errors import (
 )
 
 State = tuple[int, int]  # of a file: its bytes, and when it was changed, in nanoseconds
+
+# A bucket may have files "a" and "a/b", of two hosts; a page that others wrote may name anything.
+_OF_A_NAME = {errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENOTEMPTY}
 
 PAUSE_SECONDS = 10.0  # between two looks; a file that has not changed between them is not half-written
 _LONGEST_SECONDS = 60.0  # for one that is written all the time, as a log may be
@@ -89,13 +93,19 @@ def _fetched(store: Store, folder: Path) -> dict[str, State]:
 
     def fetch(path: str, changed: int) -> tuple[str, State] | None:
         place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         try:
+            place.parent.mkdir(parents=True, exist_ok=True)
             store.fetch(path, place)
-        except KeyMissingError:
+            os.utime(place, ns=(changed, changed))
+            return path, (place.stat().st_size, changed)
+        except StoreUnreachableError:
+            raise
+        except (KeyMissingError, OptionError, ValueError, OverflowError):
             return None
-        os.utime(place, ns=(changed, changed))
-        return path, (place.stat().st_size, changed)
+        except OSError as error:
+            if error.errno not in _OF_A_NAME:
+                raise
+            return None
 
     tasks = (functools.partial(fetch, path, changed) for path, (_, changed) in named.items())
     return dict(each for each in in_parallel(store, tasks) if each is not None)

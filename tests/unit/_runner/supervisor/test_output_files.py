@@ -240,3 +240,18 @@ def test_no_more_is_read_of_a_page_of_files_than_a_page_may_have(
 
     assert output_files._fetched(store, tmp_path) == {}
     assert read == [101]
+
+
+def test_a_page_with_names_that_no_folder_can_have_costs_a_later_attempt_none_of_its_files(tmp_path: Path) -> None:
+    store = MemoryStore("outputs")
+    names = {"a": 1, "a/b": 1, "good": 1_700_000_000_000_000_000, "late": 10**40, "nul\0": 1, "long" * 100: 1}
+    for name in names.keys() - {"nul\0"}:
+        store.put(name, b"weights")
+    page = {"schema": documents.SCHEMA, "files": {name: [7, changed] for name, changed in names.items()}}
+    store.put(f"{OUTPUT_PAGES}0.json", documents.write_ascii(page))
+
+    found = output_files._fetched(store, tmp_path / "out")
+
+    assert found["good"] == (7, 1_700_000_000_000_000_000)
+    assert len(found.keys() & {"a", "a/b"}) == 1
+    assert found.keys() <= {"a", "a/b", "good"}
