@@ -305,6 +305,9 @@ def _send_request(connection: http.client.HTTPConnection, request: _Request) -> 
     proxy = connection.forwarder if isinstance(connection, _PlainConnection) else ""
     path = urllib.parse.urlunsplit((*(parts[:2] if proxy else ("", "")), parts.path or "/", parts.query, ""))
     headers = {**request.headers, **(proxies.login(proxy) if proxy else {})}
+    for name in [name for name in headers if name.lower() in _SECRET_HEADERS]:
+        if not headers[name].isascii() or not headers[name].isprintable():  # http.client's own error would show it
+            raise OSError(f"the login for {parts.hostname} has a character that no header can have, as a line break")
     try:
         connection.request(request.method, path, body=request.body, headers=headers)
     except (BrokenPipeError, ConnectionResetError):

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -309,3 +310,11 @@ def test_a_proxy_that_cannot_be_reached_is_named(client, monkeypatch, kind) -> N
 
     with pytest.raises(OSError, match=r"^the proxy 127\.0\.0\.1 cannot be reached: Connection refused$"):
         client.send("GET", "https://registry.example.com/v2/")
+
+
+@pytest.mark.parametrize("token", ["tr0ub4dor\n", "tr0ub4dor\r\nX-Other: 1", "tr0ub4dor\N{EM DASH}"])
+def test_a_login_that_no_header_can_have_is_not_shown(client, raw, token: str) -> None:
+    with pytest.raises(OSError, match="as a line break") as caught:
+        client.send("GET", raw(b""), headers={"Authorization": f"Bearer {token}"})
+
+    assert "tr0ub4dor" not in "".join(traceback.format_exception(caught.value))
