@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kinetic._google import login
 from kinetic._google.login import Response, Tokens
+from kinetic._wire import proxies
 from kinetic._wire.http_client import RETRYABLE
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
@@ -124,6 +125,9 @@ class Service:
             try:
                 answer = login.send(url, method, data, _headers(token, data, payer))
             except OSError as error:
+                if isinstance(error, proxies.RefusedError):
+                    what = f"the proxy for {self.name} does not let us through"
+                    raise BackendUnavailableError(what, why=str(error), next=proxies.ADVICE) from error
                 failure = str(error)
                 attempt = self._retry.attempts if once else attempt
             else:

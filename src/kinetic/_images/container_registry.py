@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from kinetic._wire import NamedTuple, http_client
+from kinetic._wire import NamedTuple, http_client, proxies
 from kinetic._wire.http_client import Body, HttpClient, Response, Take
 from kinetic.errors import (
     AccessDeniedError,
@@ -412,6 +412,9 @@ class Registry:
     def _broken(self, error: OSError) -> Response:
         """Return a placeholder for the answer that did not come."""
         self._check()
+        if isinstance(error, proxies.RefusedError):
+            what = f"the proxy for the registry {self.host} does not let us through"
+            raise ImageBuildError(what, why=str(error), next=proxies.ADVICE, code="registry-silent") from error
         return Response(0, {}, str(error).encode())
 
     def _check(self) -> None:

@@ -23,7 +23,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 
 from kinetic._images.layers import Wheel
-from kinetic._wire import folders, http_client
+from kinetic._wire import folders, http_client, proxies
 from kinetic._wire.http_client import HttpClient
 from kinetic.errors import AccessDeniedError, ImageBuildError
 
@@ -138,6 +138,9 @@ class WheelCache:
             try:
                 with disk_full(self.folder, wheel.size_bytes):
                     answer = self._attempt(wheel, report, stop)
+            except proxies.RefusedError as error:
+                what = f"the proxy for {host_of(wheel.url)} does not let us through"
+                raise ImageBuildError(what, why=str(error), next=proxies.ADVICE, code="wheel") from error
             except OSError as error:
                 why = str(error)
                 self._wait(0.25 * 2**attempt, stop)

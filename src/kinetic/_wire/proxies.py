@@ -17,6 +17,7 @@ from functools import partial
 from kinetic._wire import python_runtime
 
 KINDS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}  # with the port where none is named
+ADVICE = "correct HTTPS_PROXY; a login is part of the address: http://USER:PASSWORD@HOST:PORT"  # of a RefusedError
 _FINAL = frozenset({401, 403, 405, 407})  # what asking again does not change
 _SOCKS = 5
 _WITH_LOGIN = 2

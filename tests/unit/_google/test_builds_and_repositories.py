@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from servers.discovery import document
@@ -12,11 +12,12 @@ from servers.google_cloud.tokens import Tokens
 from servers.http11 import Answer, Request
 from servers.scripted import Scripted, page
 
-from kinetic._google import builds
+from kinetic._google import builds, login
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository
 from kinetic._google.builds import Source
 from kinetic._stores.parallel import Retry
+from kinetic._wire import proxies
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, ImageBuildError
 
 HERE = Repository("team", "us", "kinetic")
@@ -134,6 +135,23 @@ def test_a_build_that_may_have_started_is_not_started_twice(google) -> None:
     with pytest.raises(BackendUnavailableError):
         builds.start(service, "team", "us", builds.dockerfile_body(SOURCE, ["i"]))
 
+    assert len(asked) == 1
+
+
+def test_a_proxy_that_demands_a_login_is_asked_once(google, monkeypatch) -> None:
+    service, _ = google("cloudbuild.googleapis.com")
+    asked: list[str] = []
+
+    def send(url: str, *_: object) -> NoReturn:
+        asked.append(url)
+        raise proxies.RefusedError("the proxy proxy.lan answered with HTTP 407")
+
+    monkeypatch.setattr(login, "send", send)
+
+    with pytest.raises(BackendUnavailableError, match="does not let us through") as caught:
+        service.get("v1/projects/team/builds/1")
+
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.next
     assert len(asked) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -10,8 +11,9 @@ from servers.registry import anonymous
 
 from kinetic._images import container_registry
 from kinetic._images.container_registry import Login, Reference, Registry
+from kinetic._wire import proxies
 from kinetic._wire.http_client import HttpClient, Response
-from kinetic.errors import ImageError
+from kinetic.errors import ImageBuildError, ImageError
 
 
 @pytest.mark.parametrize(
@@ -110,3 +112,24 @@ def test_a_registry_that_offers_two_ways_to_log_in_gives_a_token_to_a_guest() ->
 )
 def test_ways_to_log_in_are_told_apart(header: str, kind: str, fields: dict[str, str]) -> None:
     assert container_registry._read_challenge(header) == (kind, fields)
+
+
+def test_a_proxy_that_demands_a_login_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def send(_: HttpClient, method: str, url: str, **_more: object) -> Response:
+        asked.append(url)
+        raise proxies.RefusedError("the proxy proxy.lan answered with HTTP 407")
+
+    monkeypatch.setattr(HttpClient, "send", send)
+    data = b"layer"
+    with Registry("r.io", "team/image", anonymous, sleep=lambda _: None) as registry:
+        for ask in (
+            lambda: registry.find_manifest("1"),
+            lambda: registry.put_blob("sha256:1", len(data), lambda: io.BytesIO(data)),
+        ):
+            with pytest.raises(ImageBuildError, match=r"proxy .* does not let us through") as caught:
+                ask()
+            assert "http://USER:PASSWORD@HOST:PORT" in caught.value.next
+
+    assert len(asked) == 2

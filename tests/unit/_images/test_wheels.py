@@ -6,17 +6,17 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
+import pytest
 from servers.wheels import Index, made_wheel, wheel_of
 
 from kinetic._images import wheels
 from kinetic._images.layers import Wheel
 from kinetic._images.wheels import WheelCache
-from kinetic._wire import http_client
-
-if TYPE_CHECKING:
-    import pytest
+from kinetic._wire import http_client, proxies
+from kinetic._wire.http_client import HttpClient
+from kinetic.errors import ImageBuildError
 
 DAY = 24 * 3600.0
 
@@ -66,3 +66,21 @@ def test_an_index_of_the_own_network_may_have_no_tls(tmp_path: Path, monkeypatch
         index.close()
 
     assert not cache.missing([wheel])
+
+
+def test_a_proxy_that_demands_a_login_is_asked_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Refused(HttpClient):
+        def send(self, method: str, url: str, **_: object) -> NoReturn:
+            asked.append(url)
+            raise proxies.RefusedError("the proxy proxy.lan answered with HTTP 407")
+
+    cache = WheelCache(tmp_path, {}, client=Refused(), sleep=lambda _: None)
+    wheel = Wheel("alpha", "1.0", "alpha-1.0-py3-none-any.whl", "a" * 64, 5, "https://index/alpha.whl")
+
+    with pytest.raises(ImageBuildError, match=r"proxy for index does not let us through") as caught:
+        cache.fetch([wheel])
+
+    assert "http://USER:PASSWORD@HOST:PORT" in caught.value.next
+    assert asked == ["https://index/alpha.whl"]
