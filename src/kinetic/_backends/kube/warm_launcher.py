@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DIGEST = 16  # hexadecimal digits
-_CHECK_TRIES = 3
+_CHECK_TRIES = _TURNS = 3
 _BEGUN_SECONDS = 10.0  # how long a look for warm pods is believed that was begun before it was needed
 # Of a pod's spec: compared by its parts, each job's own, or of the job's own name.
 _OWN_FIELDS = {"containers", "volumes", "activeDeadlineSeconds", "subdomain", "affinity"}
@@ -247,9 +247,13 @@ class WarmLauncher:
     @contextmanager
     def turn(self, state: WarmState) -> Iterator[KeptConnection]:
         """Return the same connection, on which no other thread gives the pod a job or asks it meanwhile."""
-        connection = self.connect(state)
-        with connection.turn:
-            yield self.connect(state) if connection.is_lost else connection
+        for left in reversed(range(_TURNS)):
+            connection = self.connect(state)
+            with connection.turn:
+                if connection.is_lost and left:  # while another thread had its turn
+                    continue
+                yield connection
+                return
 
     def begin(self, owner: str, accelerator: str) -> None:
         """Begin to list an owner's warm pods and to connect to the newest one that has an accelerator."""

@@ -13,6 +13,7 @@ import pytest
 
 from kinetic._backends.kube import warm_connection
 from kinetic._backends.kube.warm_connection import KeptConnection, WarmConnection
+from kinetic._backends.kube.warm_launcher import WarmLauncher
 from kinetic._wire import warm_pods
 from kinetic._wire.warm_pods import Greeting
 from kinetic.errors import BackendError
@@ -143,3 +144,14 @@ def test_a_pod_that_would_have_ended_by_now_is_lost_whatever_its_clock_says(
     monkeypatch.setattr(warm_connection, "time", SimpleNamespace(time=lambda: now + 400))
 
     assert connection.is_lost
+
+
+def test_a_connection_that_replaces_a_lost_one_is_used_in_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = WarmLauncher(None, None, lambda _: None, lambda _: None, tuple)  # type: ignore[arg-type] # only connects
+    lost, new = (SimpleNamespace(turn=threading.Lock(), is_lost=each) for each in (True, False))
+    found = [lost, new, new]
+    monkeypatch.setattr(launcher, "connect", lambda _: found.pop(0))
+
+    with launcher.turn(None) as connection:  # type: ignore[arg-type] # as above
+        assert connection is new
+        assert (lost.turn.locked(), new.turn.locked()) == (False, True)
