@@ -6,7 +6,7 @@ import base64
 import contextlib
 import http.client
 import ipaddress
-import select
+import selectors
 import socket
 import ssl
 import urllib.parse
@@ -205,19 +205,18 @@ def _through_tls(outer: ssl.SSLSocket) -> socket.socket:
 
 def _pass_on(plain: socket.socket, tls: ssl.SSLSocket) -> None:
     """Pass on what either socket gets to the other one, until one of them ends."""
-    poll = select.poll()
-    for each in (plain, tls):
-        poll.register(each, select.POLLIN)
-    with plain, tls, contextlib.suppress(OSError):
+    with plain, tls, contextlib.suppress(OSError), selectors.DefaultSelector() as selector:
+        for each in (plain, tls):
+            selector.register(each, selectors.EVENT_READ)
         while True:
-            ready = {number for number, _ in poll.poll(0 if tls.pending() else None)}
-            if tls.pending() or tls.fileno() in ready:
+            ready = {key.fileobj for key, _ in selector.select(0 if tls.pending() else None)}
+            if tls.pending() or tls in ready:
                 tls.settimeout(0)  # what came may be TLS's own
-                with contextlib.suppress(ssl.SSLWantReadError):
+                with contextlib.suppress(ssl.SSLWantReadError, TimeoutError):  # the latter of eventlet
                     if not (data := tls.recv(_BLOCK)):
                         return
                     plain.sendall(data)
-            if plain.fileno() in ready:
+            if plain in ready:
                 tls.settimeout(_PASS_SECONDS)
                 if not (data := plain.recv(_BLOCK)):
                     return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import selectors
 import socket
 import ssl
 import threading
@@ -246,7 +248,13 @@ def proxy_over_tls(tmp_path, monkeypatch) -> Iterator[tuple[str, list[bytes]]]:
         yield "https://registry.example:5000/v2/", heads
 
 
-def test_a_proxy_whose_address_begins_with_https_is_spoken_to_over_tls(client, proxy_over_tls) -> None:
+@pytest.mark.parametrize("library", ["none", "eventlet"])
+def test_a_proxy_whose_address_begins_with_https_is_spoken_to_over_tls(
+    client, proxy_over_tls, library, monkeypatch
+) -> None:
+    if library == "eventlet":
+        monkeypatch.delattr(select, "poll")
+        monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
     url, heads = proxy_over_tls
 
     answers = [client.send("GET", url).body for _ in range(2)]
