@@ -60,7 +60,7 @@ def test_a_plain_list_deletes_nothing_behind_a_link_in_the_store(
     if link.exists():
         shutil.rmtree(link)
     link.symlink_to(theirs)
-    for mark in (*home.glob("run/*/swept"), *home.glob("run/*/tidied-*")):
+    for mark in (*home.glob("run/*/swept-*"), *home.glob("run/*/tidied-*")):
         mark.unlink()
 
     listed = project.kinetic("jobs", "list", "--all")

@@ -17,7 +17,7 @@ from kinetic._backends import registry
 from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
 from kinetic._backends.local.queue_connection import is_of_parent
-from kinetic._backends.local.runtime_files import HOUR, SWEPT, CompletionReader, Paths, ProcessLock
+from kinetic._backends.local.runtime_files import HOUR, CompletionReader, Paths, ProcessLock
 from kinetic._config import home
 from kinetic._wire import folders, python_runtime
 from kinetic._wire.failpoints import step
@@ -278,7 +278,7 @@ class LocalBackend:
         return 0  # ``sweep`` does so
 
     def sweep(self, scratch: Path | None, history: History | None = None) -> None:
-        if self.paths.queue.exists() and folders.is_due(self.paths.runtime / SWEPT, time.time(), HOUR, note=False):
+        if self.paths.queue.exists() and folders.is_due(self.paths.swept(scratch), time.time(), HOUR, note=False):
             from kinetic._backends.local import expired_files  # 10 ms; once an hour
 
             expired_files.sweep(self.paths, self.queue, scratch, history)

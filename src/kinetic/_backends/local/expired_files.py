@@ -15,7 +15,7 @@ from typing import Any
 
 from kinetic._backends.local import notifier, recovery, runtime_files
 from kinetic._backends.local.queue import Queue
-from kinetic._backends.local.runtime_files import HOUR, SWEPT, Paths
+from kinetic._backends.local.runtime_files import HOUR, Paths
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, documents, folders, inspection, keys
@@ -30,7 +30,7 @@ _SUPERVISOR_DIGITS = 12  # hexadecimal, of its name
 def sweep(
     paths: Paths, queue: Queue, scratch: Path | None, history: History | None = None, *, now: float | None = None
 ) -> None:
-    """Remove expired files if that was not done within the last hour.
+    """Remove expired files if that was not done within the last hour for the same store.
 
     | what | when it is removed |
     |---|---|
@@ -51,7 +51,7 @@ def sweep(
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    if not folders.is_due(paths.runtime / SWEPT, now, HOUR):
+    if not folders.is_due(paths.swept(scratch), now, HOUR):
         return
     steps: list[Callable[[], object]] = []
     if scratch is not None:

@@ -22,6 +22,7 @@ import os
 import threading
 import time
 import types
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from kinetic.errors import BackendUnavailableError, KineticError, LaunchError
 if TYPE_CHECKING:
     from kinetic._wire.task import AttemptFiles, Task
 
-SWEPT, HOUR = "swept", 3600.0  # its time is that of the last sweep, which is due once an hour
+HOUR = 3600.0
 DAMAGED = "damaged"  # in the name of a queue that was renamed
 REPAIR_NOTE = "queue.note"  # says that the queue was rebuilt, until a client has shown it
 _BY_ITEM = ("environment", "queued")  # fields of tasks, of which those of a batch have most in common
@@ -71,6 +72,10 @@ class Paths:
         # A supervisor asks some thirty times for the ten files of its job. Made of text, a path takes 40 us.
         self._of_job = functools.lru_cache(64)(self.jobs.joinpath)
         self._of_supervisor = functools.lru_cache(16)(self.supervisors.joinpath)
+
+    def swept(self, scratch: Path | None) -> Path:
+        """The file whose time is that of the last sweep with a store, by its folder for files being written."""
+        return self.runtime / f"swept-{zlib.crc32(os.fsencode(scratch or '')):08x}"
 
     def group_secrets(self, group: str) -> Path:
         return self.groups / f"{group}.json"

@@ -228,3 +228,15 @@ def test_data_that_nobody_reads_goes_after_a_month(site):
     expired_files.sweep(paths, queue, scratch)
 
     assert os.listdir(paths.data_cache / "pages") == ["young"]
+
+
+def test_each_store_is_swept_though_another_one_was_within_the_hour(site, tmp_path):
+    paths, queue, scratch = site
+    other = tmp_path / "other" / ".tmp"
+    other.mkdir(parents=True)
+    for folder in (scratch, other):
+        (folder / "old").write_bytes(b"x")
+        _aged(folder / "old", DAY + 60)
+        expired_files.sweep(paths, queue, folder)
+
+    assert not any((folder / "old").exists() for folder in (scratch, other))
