@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kinetic._project.requirements import Entry, normalised, parsed
 
-_CARET_OR_TILDE = r"([~^])\s*(\d+(?:\.\d+)*)(.*)"
+_CARET_OR_TILDE = r"([~^])\s*v?(\d+!)?(\d+(?:\.\d+)*)(.*)"
 _BETWEEN = r"\s*,\s*|(?<=[\w*])\s+(?=[<>=!~^])"
 _COMPARISON = r"\s*(===|[=!<>~]=|<|>)\s*(.+)"
 _SHORT_SSH = r"\A([\w.-]+@[\w.-]+):(?!//)"  # as in git@github.com:acme/models.git
@@ -120,16 +120,17 @@ def as_specifier(versions: str) -> str:
 
 def _bounds(written: str) -> str:
     if match := re.fullmatch(_CARET_OR_TILDE, written):
-        numbers = [int(each) for each in match[2].split(".")]
+        epoch = match[2] or ""
+        numbers = [int(each) for each in match[3].split(".")]
         last = len(numbers) - 1
         if match[1] == "^":
             kept = next((index for index, number in enumerate(numbers) if number), last)
         else:
             kept = min(1, last)
         above = ".".join(map(str, [*numbers[:kept], numbers[kept] + 1]))
-        return f">={match[2]}{match[3]},<{above}"
-    if re.fullmatch(_COMPARISON, written):
-        return "".join(re.findall(_COMPARISON, written)[0])
+        return f">={epoch}{match[3]}{match[4]},<{epoch}{above}"
+    if match := re.fullmatch(_COMPARISON, written):
+        return match[1] + (match[2].removesuffix(".*") if match[1] in {"<", "<=", ">", ">="} else match[2])
     return "" if written == "*" else f"=={written.removeprefix('=').strip()}"
 
 
