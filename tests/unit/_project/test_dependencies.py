@@ -617,6 +617,23 @@ def test_a_file_of_setuptools_is_named_as_one_text_too_and_counts_for_dynamic_de
     assert tree.find().lines == ("idna",)
 
 
+def test_extras_with_jax_for_hardware_are_left_to_the_base_which_fits_each_job(tree):
+    tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        dependencies = ["six"]
+        [project.optional-dependencies]
+        gpu = ["jax[cuda12]"]
+        tpu = ["jax[tpu]>=0.4"]
+        """,
+    )
+
+    found = tree.find(wanted=Wanted(["gpu", "tpu"]))
+
+    assert (found.lines, found.filtered) == (("six",), ("jax[cuda12]", "jax[tpu]>=0.4"))
+
+
 def test_a_pyproject_gives_its_main_dependencies(tree):
     file = tree.write(
         "app/pyproject.toml",
