@@ -134,11 +134,12 @@ def up(
     begun = time.monotonic()
     wanted = tuple(hardware.place(each) for each in accelerators)
     if several := next((each for each in wanted if each.slices > 1), None):
+        spot = ":spot" if several.spot else ""
         raise OptionError(
             f"{several.name} has {several.slices} slices, and kinetic up prepares a cluster for one",
             why="in an Autopilot cluster the nodes of others come with the jobs; in a Standard one each is a node pool",
-            next=f"kinetic up --accelerator {several.one_slice.name}     and with --standard: "
-            f"kinetic pool add {several.name}",
+            next=f"kinetic up --accelerator {several.one_slice.name}{spot}     and with --standard: "
+            f"kinetic pool add {several.name}{spot}",
         )
     spec = _spec(given, wanted)
     resource.check_name(spec.cluster)

@@ -208,3 +208,13 @@ def test_slices_of_one_host_are_nodes_of_one_pool(kinetic, cloud) -> None:
     assert result.exit_code == 2
     assert "kinetic pool add gpu-l4 --max 3" in result.stderr
     assert cloud.calls == []
+
+
+@pytest.mark.parametrize("more", ["", ":spot"])
+def test_a_cluster_for_several_slices_is_refused_with_what_makes_the_same_nodes(kinetic, cloud, more) -> None:
+    refused = kinetic("up", "--accelerator", f"2xv5e-16{more}")
+
+    assert refused.exit_code != 0
+    assert f"kinetic up --accelerator tpu-v5litepod-4x4{more} " in refused.stderr
+    assert f"kinetic pool add tpu-2xv5litepod-4x4{more}\n" in refused.stderr
+    assert cloud.writes == []
