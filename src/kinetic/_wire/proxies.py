@@ -147,7 +147,7 @@ def open_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:
 
 def is_socks(proxy: str) -> bool:
     """Return whether a proxy has a tunnel for each server, also for one without TLS."""
-    return proxy.startswith("socks")
+    return proxy.lower().startswith("socks")
 
 
 def _open_socks_tunnel(used: socket.socket, proxy: str, host: str, port: int) -> None:

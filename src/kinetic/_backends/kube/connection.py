@@ -450,7 +450,8 @@ def context_access(name: str, environ: Mapping[str, str]) -> Access:
             )
         named[kind] = entries[entry]
     cluster, user = named["cluster"], named["user"]
-    server = str(cluster.page.get("server") or "").rstrip("/")
+    scheme, *rest = str(cluster.page.get("server") or "").rstrip("/").partition("://")
+    server = "".join((scheme.lower(), *rest))
     if not server.startswith(("https://", "http://")):
         raise SettingsError(
             f"the cluster of the context {chosen} has no address", why=f"server is {server!r}", next="correct it"

@@ -60,10 +60,11 @@ def header(access: Access) -> str:
 # ----------------------------------------------------------------------------------------------------------- contexts
 
 
-def test_a_context_says_where_and_who(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["https://k8s:6443/", "HTTPS://k8s:6443"])
+def test_a_context_says_where_and_who(tmp_path: Path, server: str) -> None:
     path = config(
         tmp_path / "config",
-        cluster={"server": "https://k8s:6443/"},
+        cluster={"server": server},
         user={"token": "abc"},
         context={"namespace": "team"},
     )

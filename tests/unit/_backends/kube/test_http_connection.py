@@ -498,7 +498,7 @@ def test_a_socks_proxy_is_shown_the_login_of_its_address(start, library, monkeyp
         monkeypatch.delattr(select, "poll")
     asked: list[bytes] = []
     proxy, _ = start(socks(b"\5\0\0" + BOUND[0], asked, login=True))
-    _, pool = start(server="http://[::1]:80", proxy=f"socks5h://ann:p%40ss@{proxy.address}")
+    _, pool = start(server="http://[::1]:80", proxy=f"SOCKS5H://ann:p%40ss@{proxy.address}")
 
     assert ask(pool).read() == b"ok"
     assert asked == [b"\5\2\0\2", b"\1\3ann\4p@ss", b"\5\1\0\4" + bytes(15) + b"\1\0\x50"]
