@@ -125,7 +125,9 @@ class CheckedLog:
         while len(found) < length:
             index, offset = divmod(start + len(found), LOG_BLOCK_BYTES)
             if index != self._at:
-                self._block, self._at = self._log.read(index * LOG_BLOCK_BYTES, LOG_BLOCK_BYTES), index
+                left = self._log.size() - index * LOG_BLOCK_BYTES  # beyond its end, a store is asked three times
+                self._block = self._log.read(index * LOG_BLOCK_BYTES, min(LOG_BLOCK_BYTES, left)) if left > 0 else b""
+                self._at = index
                 self._check(index, hashlib.sha256(self._block))
             found += self._block[offset : offset + length - len(found)]
             if len(self._block) < LOG_BLOCK_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -413,6 +414,24 @@ def test_a_reader_of_stored_segments_goes_on_into_those_that_began_later(store: 
 
     assert log.read(9, 100) == b"ond\nthird\n"
     assert log.read(19, 100) == b""
+
+
+def test_a_log_whose_attempt_has_ended_is_read_with_one_request_for_a_segment(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasher, asked = LogHasher(), list[str]()
+    hasher.update(b"one\ntwo\n")
+    log = logs.checked_log(stored(store, b"one\ntwo\n"), hasher.digest(0, 0), "job")
+
+    def counted(name: str) -> Callable[..., object]:
+        own = getattr(store, name)
+        return lambda *arguments, **options: asked.append(name) or own(*arguments, **options)
+
+    for name in ("get", "size", "entries"):
+        monkeypatch.setattr(store, name, counted(name))
+
+    assert log.read(0, 1 << 20) == b"one\ntwo\n"
+    assert asked == ["get"]
 
 
 def test_a_follower_of_stored_segments_sees_each_byte_once(store: MemoryStore) -> None:
