@@ -635,7 +635,7 @@ def read_ahead(jobs: Sequence[JobHandle]) -> dict[str, tuple[Outcome, bytes | No
     """Read what ``take_value`` needs of several jobs, by their ids; of none whose store is near, or that has failed."""
 
     def read(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
-        with contextlib.suppress(KineticError):  # it is read again where somebody can be told
+        with contextlib.suppress(Exception):  # it is read again, and what is wrong with it is this job's failure
             return locate.read_ended(job)
         return None
 

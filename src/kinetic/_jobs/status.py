@@ -33,7 +33,7 @@ WAS_CANCELLED = "it was cancelled"  # the reason of a cancelled job that is stil
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
 _NEARLY_ALL = 0.8  # of the memory
-_UNREAD = KineticError("")  # in the place of a page
+_UNREAD = Exception()  # in the place of a page
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 
     def judge(job: JobRecord) -> Snapshot:
         name, page = job.job_id, pages.get(job.job_id, _UNREAD)
-        known = {} if isinstance(page, KineticError) else {"page": page}  # what went wrong is this job's error
+        known = {} if isinstance(page, Exception) else {"page": page}
         observation = claimed.get(name, seen.get(name))
         return _judge(job, found.get(name), observation, thorough=thorough, is_claimed=name in claimed, **known)
 
@@ -238,10 +238,10 @@ def _page(job: JobRecord) -> dict[str, Any] | None:
     return locate.read_page(locate.store_of(job), job.job_id)
 
 
-def _page_or_error(job: JobRecord) -> dict[str, Any] | KineticError | None:
+def _page_or_error(job: JobRecord) -> dict[str, Any] | Exception | None:
     try:
         return _page(job)
-    except KineticError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is read again and becomes this job's error
         return error
 
 
@@ -420,15 +420,13 @@ def _may_be_claimed(job: JobRecord, observation: Observation | Exception | None)
 
 
 def _with_claim(job: JobRecord, observation: Observation | Exception) -> Observation | Exception:
+    if isinstance(observation, Exception):
+        return observation
     try:
-        return (
-            with_claim(job, locate.backend_of(job), observation)
-            if isinstance(observation, Observation)
-            else observation
-        )
+        return with_claim(job, locate.backend_of(job), observation)
     except StoreUnreachableError:  # what the cluster says of it stays true
         return observation
-    except KineticError as error:
+    except Exception as error:  # noqa: BLE001 - it becomes the error of this job's snapshot
         return error
 
 
