@@ -40,6 +40,7 @@ PAUSE_SECONDS = 10.0  # between two looks; a file that has not changed between t
 _LONGEST_SECONDS = 60.0  # for one that is written all the time, as a log may be
 _AGAIN_SECONDS = 1.0  # at the end, after the store did not take everything
 _PATIENCE_SECONDS = 600.0  # of the end: a right that was just given is known everywhere by then
+_LOOK_SECONDS = 0.1  # between two looks whether the cluster ends the pod meanwhile
 _LAST_SECONDS = 1.5  # once the cluster ends the pod: the log and the note need the rest
 
 
@@ -175,9 +176,8 @@ class OutputFiles(threading.Thread):
         """
         limit = time.monotonic() + _PATIENCE_SECONDS
         self._last.set()
-        self.join(_AGAIN_SECONDS / 2)
         is_told = False
-        while self.is_alive() and time.monotonic() < limit and not wait(_AGAIN_SECONDS):
+        while self._is_alive_after(_LOOK_SECONDS) and time.monotonic() < limit and not wait(0.0):
             if self._trouble and not is_told:
                 words = f"its files cannot be sent to {self._address} yet, which is tried for ten minutes"
                 folders.append(self._task.log, f"kinetic: the job has ended; {words}: {self._trouble}\n")
@@ -187,6 +187,10 @@ class OutputFiles(threading.Thread):
         if self.is_alive():
             lost.append(self._trouble or "there was no time left")
         return "; ".join(lost)
+
+    def _is_alive_after(self, seconds: float) -> bool:
+        self.join(seconds)
+        return self.is_alive()
 
     def _send(self, *, last: bool) -> bool:
         """Send what is new, or only what has settled; return whether everything is there."""
@@ -210,6 +214,7 @@ class OutputFiles(threading.Thread):
                 if self._sent != self._listed:
                     store.put(f"{OUTPUT_PAGES}{self._task.host}.json", _page(self._sent))
                     self._listed = dict(self._sent)
+            self._trouble = ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may succeed
             self._trouble = str(error)
             if isinstance(error, CredentialsError):

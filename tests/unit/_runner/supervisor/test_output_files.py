@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from kinetic._runner.supervisor import output_files
 from kinetic._runner.supervisor.output_files import OutputFiles
 from kinetic._stores.memory import MemoryStore
+from kinetic._stores.protocol import Store
 from kinetic._wire import documents
 from kinetic._wire.order import OUTPUT_PAGES
 from kinetic._wire.task import Task
@@ -212,6 +214,47 @@ def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(
 
     assert sending.finish(lambda _: next(answers))
     assert "files cannot be sent to file://" in task.log.read_text()
+
+
+def test_the_job_ends_when_its_files_have_arrived_and_not_a_pause_later(
+    task: Task, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("weights")
+    sending, is_looked_at, pauses = OutputFiles(task), threading.Event(), list[float]()
+    send = sending._send_file
+
+    def send_slowly(store: Store, path: str) -> str:
+        assert is_looked_at.wait(20)
+        return send(store, path)
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        is_looked_at.set()
+        return False
+
+    monkeypatch.setattr(sending, "_send_file", send_slowly)
+    sending.start()
+
+    assert sending.finish(wait) == ""
+    assert (bucket / "model").read_text() == "weights"
+    assert sum(pauses) == 0
+
+
+def test_an_error_that_is_over_is_not_reported_at_the_end(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("weights")
+    (tmp_path / "bucket").write_text("a file is where its folder should be")
+    sending = OutputFiles(task)
+    assert not sending._send(last=True)
+    (tmp_path / "bucket").unlink()
+    assert sending._send(last=True)
+    monkeypatch.setattr(sending, "is_alive", lambda: next(states))
+    states = iter([True, True, False, False])
+    monkeypatch.setattr(sending, "join", lambda _: None)
+
+    assert sending.finish(lambda _: False) == ""
+    assert task.log.read_text() == ""
 
 
 def test_nothing_is_sent_of_a_job_whose_function_never_began(task: Task, bucket: Path) -> None:
