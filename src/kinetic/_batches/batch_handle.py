@@ -14,7 +14,7 @@ from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import completions, detaching
 from kinetic._batches.state import Batch, Poll
 from kinetic._config import target as settings
-from kinetic._jobs import environment, job_list
+from kinetic._jobs import environment, job_list, locate
 from kinetic._jobs.handle import JobHandle, R, no_attribute
 from kinetic._jobs.locate import Untrusted, of_another_version, set_aside, untrusted_warnings
 from kinetic._jobs.wait import check_flags, seconds_to_wait
@@ -417,19 +417,18 @@ def ids(store: Store) -> list[str]:
 
 def list_groups(store: Store, of_others: list[Untrusted] | None = None) -> Iterator[Group]:
     """Yield the batches of a store; one that cannot be read is a warning, or of a colleague and in ``of_others``."""
-    untrusted: list[Untrusted] = []
-    for name in ids(store):
+
+    def read(name: str) -> Group | Untrusted | None:
         try:
-            found = state.read_manifest(store, name)
-            if isinstance(found, Untrusted):
-                untrusted.append(found)
-            else:
-                yield found
-        except BatchNotFoundError:
-            continue  # being made or removed this moment
+            return state.read_manifest(store, name)
+        except BatchNotFoundError:  # being made or removed this moment
+            return None
         except KineticError as error:
-            if (other := of_another_version(name, error)) is not None:
-                untrusted.append(other)
-            else:
+            if (other := of_another_version(name, error)) is None:
                 output.warn(f"{name} is not listed: {error.what}")
+            return other
+
+    found = locate.in_order([(store.url, partial(read, name)) for name in ids(store)])
+    yield from (each for each in found if each is not None and not isinstance(each, Untrusted))
+    untrusted = [each for each in found if isinstance(each, Untrusted)]
     _warn_of(untrusted if of_others is None else set_aside(untrusted, of_others))

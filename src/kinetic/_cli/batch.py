@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -131,7 +132,7 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
     Example: kinetic batch list --limit 10
     """
     from kinetic._batches import batch_handle, report
-    from kinetic._jobs import job_list
+    from kinetic._jobs import job_list, locate
 
     known: list[tuple[Group, Store]] = []
     unread: KineticError | None = None
@@ -144,11 +145,15 @@ def list_(limit: int | None, as_json: bool, **place: str | None) -> None:
                 raise
             unread = error
     newest = sorted(known, key=lambda each: each[0].created, reverse=True)[:limit]
-    seen = []
-    for group, store in newest:
+
+    def look(group: Group, store: Store) -> tuple[FoundBatch, BatchState] | None:
         with shared_options.warn_if_unlisted(group.group_id):
             found = report.FoundBatch(group, batch_handle.attached_handle(group, store))
-            seen.append((found, report.batch_state(found)))
+            return found, report.batch_state(found)
+        return None
+
+    looks = [(store.url, functools.partial(look, group, store)) for group, store in newest]
+    seen = [each for each in locate.in_order(looks) if each is not None]
     if as_json:
         output_format.print_document(batches=[report.batch_page(*each) for each in seen])
     elif seen:

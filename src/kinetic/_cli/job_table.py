@@ -310,13 +310,16 @@ def groups_of(stores: Mapping[str | None, str]) -> dict[str, Group]:
     if not known:
         return {}
     from kinetic._batches import state
+    from kinetic._jobs import locate
     from kinetic._stores import open_store
 
-    found: dict[str, Group] = {}
-    for group_id, store in known.items():
+    def read(group_id: str, store: str) -> Group | None:
         with contextlib.suppress(KineticError):  # cleaned up meanwhile, or damaged: its jobs are shown all the same
-            found[group_id] = state.load_group(open_store(store), group_id)
-    return found
+            return state.load_group(open_store(store), group_id)
+        return None
+
+    found = locate.in_order([(store, functools.partial(read, *each)) for each in known.items() for store in each[1:]])
+    return {group_id: group for group_id, group in zip(known, found, strict=True) if group is not None}
 
 
 def _sorted(rows: list[Row], column: str, *, reverse: bool) -> list[Row]:

@@ -43,23 +43,26 @@ def _history_logs(
     job: JobRecord, store: Store, inside: Sequence[Entry], outcome: Outcome | None
 ) -> tuple[list[dict[str, Any]], list[tuple[str, bytes]]]:
     """Return what the history says of every log of an ended job, and the ends of these logs, by their keys."""
-    kept: list[dict[str, Any]] = []
-    written: list[tuple[str, bytes]] = []
+
+    def keep(attempt: int, host: int, log: LiveLog) -> tuple[dict[str, Any], tuple[str, bytes]] | None:
+        sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
+        checked = logs.checked_log(log, sealed, job.job_id)
+        data, left_out = _end_of(checked)
+        # A job that is being deleted is not kept: only a part of its log may have been read.
+        if not data or (locate.read_page(store, job.job_id) or {}).get("artifacts_removed"):
+            return None
+        writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
+        found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
+        changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
+        said = {"attempt": attempt, "host": host, **found, "changed": changed, "left_out": left_out}
+        return said, (keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush())
+
     try:
-        for attempt, host, log in _logs_of(job, store, inside, outcome):
-            sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
-            checked = logs.checked_log(log, sealed, job.job_id)
-            data, left_out = _end_of(checked)
-            # A job that is being deleted is not kept: only a part of its log may have been read.
-            if data and not (locate.read_page(store, job.job_id) or {}).get("artifacts_removed"):
-                writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
-                written.append((keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush()))
-                found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
-                changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
-                kept.append({"attempt": attempt, "host": host, **found, "changed": changed, "left_out": left_out})
+        reads = [(store.url, functools.partial(keep, *each)) for each in _logs_of(job, store, inside, outcome)]
+        kept = [each for each in locate.in_order(reads) if each is not None]
     except KeyMissingError:  # another process collected it, and deletes it
         return [], []
-    return kept, written
+    return [said for said, _ in kept], [written for _, written in kept]
 
 
 def delete_history_logs(store: Store, job_id: str) -> None:

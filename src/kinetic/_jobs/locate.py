@@ -37,7 +37,7 @@ from kinetic._jobs.environment import (
 from kinetic._jobs.environment import local as local  # noqa: PLC0414 - as in __all__, where it would name a backend
 from kinetic._output.format import names_text, plain
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import CLOUDS, Store
 from kinetic._wire import dataclass, documents, fields, keys, outcomes, records
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import HANDLE, HISTORY, REQUIRED, JobRecord
@@ -205,6 +205,7 @@ def machine_of(backend: Backend) -> str:
 LONGEST_NAME = "longest_name"  # beside the fields that all jobs of a submission share
 _SHOWN = 80  # characters of what an unverified page says
 _NAMED = 3  # in one line
+_FEW_BYTES = 8 << 10  # of a result: of most of them one request reads all, and so the verdict, which is at the end
 _SMALL_BYTES = 32 << 10  # of a result: fewer are read with its verdict
 _READERS = {
     **HANDLE,
@@ -399,18 +400,21 @@ def _way_to(written_for: str, found_in: str, at: str) -> str:
 
 def read_outcome(job: JobRecord) -> Outcome | None:
     """Return the verdict of a job, or None while there is none; its key must be here if there is one."""
-    return outcomes.find(store_of(job), job.job_id, lambda: key_to_read(job))
+    store = store_of(job)
+    if store.url.startswith(CLOUDS):  # one request, if the result is small
+        return (read_ended(job, most=_FEW_BYTES) or (None,))[0]
+    return outcomes.find(store, job.job_id, lambda: key_to_read(job))
 
 
-def read_ended(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
+def read_ended(job: JobRecord, *, most: int = _SMALL_BYTES) -> tuple[Outcome, bytes | None] | None:
     """Return the verdict of a job that has probably ended, with its body if that is small: one request for both."""
     store, job_id = store_of(job), job.job_id
     try:
-        data = store.get(keys.result(job_id), length=_SMALL_BYTES)
+        data = store.get(keys.result(job_id), length=most)
     except KeyMissingError:
         return None
-    if len(data) == _SMALL_BYTES:  # there may be more of it
-        outcome = read_outcome(job)
+    if len(data) == most:  # there may be more of it
+        outcome = outcomes.find(store, job_id, lambda: key_to_read(job))
         return None if outcome is None else (outcome, None)
     key = key_to_read(job)
     outcome = outcomes.read_of(job_id, len(data), lambda start, length: data[start : start + length], key)
@@ -521,6 +525,25 @@ def in_parallel(store: Store | None, tasks: Sequence[Callable[[], T]]) -> Iterab
     from kinetic._stores import parallel  # 1 ms, with threads' queues
 
     return parallel.in_parallel(store, tasks, limit=None if store is not None else len(tasks))
+
+
+def in_order(tasks: Sequence[tuple[str, Callable[[], T]]]) -> list[T]:
+    """Run tasks, and return what they return in their order; those whose store is far away run side by side.
+
+    Each comes with the address of its store, or "" where it is not known. The first error is raised.
+    """
+    far = [number for number, (url, _) in enumerate(tasks) if url.startswith(CLOUDS)] if len(tasks) > 1 else []
+
+    def answered(number: int) -> tuple[int, T]:
+        return number, tasks[number][1]()
+
+    found: dict[int, T] = {}
+    if far:
+        from kinetic._stores import parallel  # 1 ms, with threads' queues
+
+        asked = (functools.partial(answered, number) for number in far)
+        found = dict(parallel.in_parallel(None, asked, limit=parallel.CLOUD_PARALLELISM))
+    return [found[number] if number in found else task() for number, (_, task) in enumerate(tasks)]
 
 
 def record_of(page: Mapping[str, Any]) -> JobRecord:

@@ -105,8 +105,6 @@ def observe(job: JobRecord, *, expected: bool = False, collects: bool = False) -
 
 
 def _read_side_by_side(job: JobRecord, *, collects: bool) -> dict[str, Any]:
-    from kinetic._stores import parallel  # 1 ms, with threads' queues
-
     store = locate.store_of(job)
 
     def listing() -> Listing | None:
@@ -120,18 +118,18 @@ def _read_side_by_side(job: JobRecord, *, collects: bool) -> dict[str, Any]:
         "page": functools.partial(_page, job),
         **({"inside": listing} if collects else {}),
     }
-    return dict(parallel.in_parallel(store, (functools.partial(_answered, *each) for each in questions.items())))
+    return dict(zip(questions, locate.in_order([(store.url, ask) for ask in questions.values()]), strict=True))
 
 
 def is_far(job: JobRecord) -> bool:
     """Return whether each request to a job's store takes as long as many of them."""
+    return _address_of(job).startswith(CLOUDS)
+
+
+def _address_of(job: JobRecord) -> str:
     with contextlib.suppress(KineticError):  # of a kind that this kinetic does not know
-        return locate.store_of(job).url.startswith(CLOUDS)
-    return False
-
-
-def _answered(name: str, question: Callable[[], T]) -> tuple[str, T]:
-    return name, question()
+        return locate.store_of(job).url
+    return ""
 
 
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
@@ -155,19 +153,8 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 
 def of_each(jobs: Sequence[JobRecord], read: Callable[[JobRecord], T]) -> dict[str, T]:
     """Return what is read of each job, by its id: of many at once where their store is far away."""
-    found: dict[str, T] = {}
-    far: list[JobRecord] = []
-    for job in jobs:
-        if len(jobs) > 1 and is_far(job):
-            far.append(job)
-        else:
-            found[job.job_id] = read(job)
-    if far:
-        from kinetic._stores import parallel  # 1 ms, with threads' queues
-
-        tasks = (functools.partial(_answered, job.job_id, functools.partial(read, job)) for job in far)
-        found |= dict(parallel.in_parallel(None, tasks, limit=parallel.CLOUD_PARALLELISM))
-    return found
+    found = locate.in_order([(_address_of(job), functools.partial(read, job)) for job in jobs])
+    return dict(zip((job.job_id for job in jobs), found, strict=True))
 
 
 def value_age(store: Store, job_id: str) -> float | None:

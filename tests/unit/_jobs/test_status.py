@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from servers.distant import DistantStore
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
 from kinetic._config import home
 from kinetic._jobs import collect, handle, locate, logs, status
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire import keys, outcomes
+from kinetic._runner.supervisor import attempts
+from kinetic._wire import digests, keys, outcomes
 from kinetic._wire.measurements import Measurements
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import REQUIRED
@@ -114,6 +116,51 @@ def test_a_job_that_left_no_verdict_keeps_the_logs_of_all_its_attempts(job: JobH
     assert page["attempts"] == 3
     assert [each["attempt"] for each in page["logs"]] == [0, 1, 2]
     assert logs.text_of(logs.history_log(locate.store_of(job), JOB_ID, attempt=None, host=0)) == "step 2\n"
+
+
+def test_logs_of_all_hosts_are_read_side_by_side_from_a_distant_store(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, near = JobHandle.from_dict(job.to_dict() | {"backend": "gke"}), locate.store_of(job)
+    for host in range(3):
+        near.put(keys.log_segment(JOB_ID, 0, host, 0), b"host %d\n" % host)
+    segments = [keys.log_segment(JOB_ID, 0, host, 0) for host in range(3)]
+    far = DistantStore(near, *segments)
+    monkeypatch.setattr(locate, "store_of", lambda _: far)
+    monkeypatch.setattr(locate, "backend_of", lambda _: Cluster())
+
+    page = collect.collected_page(job, status.Snapshot(JobStatus.SUCCEEDED, Outcome(JOB_ID, outcomes.SUCCEEDED)))
+
+    assert [each["host"] for each in page["logs"]] == [0, 1, 2]
+    assert logs.text_of(logs.history_log(far, JOB_ID, attempt=0, host=2)) == "host 2\n"
+    assert not far.waiting_for
+
+
+@pytest.mark.parametrize(("size", "requests"), [(100, ["get"]), (100_000, ["get", "size", "get"])])
+def test_a_verdict_in_a_distant_store_is_read_with_one_request_where_the_result_is_small(
+    job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, requests: list[str]
+) -> None:
+    near, body, asked = locate.store_of(job), tmp_path / "body", list[str]()
+    body.write_bytes(b"v" * size)
+    verdict = Outcome(JOB_ID, outcomes.SUCCEEDED, body_length=size, body_sha256=digests.of_bytes(b"v" * size))
+
+    class Counted(DistantStore):
+        def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+            asked.append("get")
+            return super().get(key, start=start, length=length)
+
+        def size(self, key: str) -> int | None:
+            asked.append("size")
+            return near.size(key)
+
+    monkeypatch.setattr(locate, "store_of", lambda _: Counted(near))
+    attempts.seal_outcome(near, verdict, locate.key_to_seal(job), body=body)
+
+    found = locate.read_outcome(job)
+
+    assert found is not None
+    assert (found.status, found.body_length) == (outcomes.SUCCEEDED, size)
+    assert asked == requests
 
 
 def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job: JobHandle) -> None:
