@@ -17,7 +17,7 @@ from kinetic._jobs import handle as job_handle
 from kinetic._jobs import locate, notifications, wait
 from kinetic._output import notebook, signal_handlers, tracebacks
 from kinetic._output import terminal as output
-from kinetic._wire.outcomes import FAILED
+from kinetic._wire.outcomes import FAILED, SUCCEEDED
 from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, LaunchError
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ def _is_over(batch: Batch, tracker: Tracker, watch: _DriverWatch) -> bool:
         return False
     if not batch._poll.attached:
         return complete
+    if all((end := tracker.end(index)) and end.word == SUCCEEDED for index in range(len(tracker.attempts))):
+        return True
     if (tracker.stopped and not tracker.active) or not watch.may_submit(tracker):
         tracker.refresh(whole=True)  # a driver may have launched something just before it left
         return _running(tracker) <= 0

@@ -18,7 +18,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -218,10 +218,15 @@ class ControlLog:
         """Return how many attempts at an input were requested; 0 for none."""
         return self._allowed.get(index, 0)
 
-    def read(self) -> None:
-        """Read what is new: one listing, and a request for each new entry. What cannot be verified is skipped."""
+    def read(self, listed: Iterable[Entry] | None = None) -> None:
+        """Read what is new: one listing, if the caller has none, and a request for each new entry.
+
+        What cannot be verified is skipped.
+        """
         with self._lock:
-            for _, entry in keys.numbered(self._store.entries(keys.control_entries(self._group_id))):
+            if listed is None:
+                listed = self._store.entries(keys.control_entries(self._group_id))
+            for _, entry in keys.numbered(listed):
                 if entry.key in self._read:
                     continue
                 try:

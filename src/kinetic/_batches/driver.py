@@ -313,11 +313,12 @@ class Driver:
 
     def _round(self) -> bool:
         """Do what can be done now; True when there may be more to do."""
-        self.superseded = not self._lease.is_ours() and not self._tracker.was_removed()
+        tracker, settings = self._tracker, self._settings
+        looks: list[Callable[[], bool | None]] = [self._lease.is_ours, tracker.control.read]
+        is_ours, _ = locate.in_order([(tracker.store.url, look) for look in looks])
+        self.superseded = not is_ours and not tracker.was_removed()
         if self.superseded:
             return False
-        tracker, settings = self._tracker, self._settings
-        tracker.control.read()
         tracker.refresh()
         if tracker.stopped:
             if tracker.control.why == records.STOPPED_BY_USER:  # what was launched in that very moment

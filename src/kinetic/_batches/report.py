@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import pickle
 import time
@@ -19,6 +20,8 @@ from kinetic._wire import NamedTuple, dataclass, keys, records
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kinetic._batches.batch_handle import BatchHandle
     from kinetic._batches.control import Holder
     from kinetic._jobs.status import Snapshot
@@ -65,14 +68,18 @@ class BatchState(NamedTuple):
 
 def batch_state(batch: FoundBatch) -> BatchState:
     """Read the state of a batch: one request to its backend and one listing of its store, whatever its size."""
-    tracker, refused = state.refreshed(batch.handle), batch.handle.submission_failures
+    tracker, refused = state.tracker_of(batch.handle), batch.handle.submission_failures
+    looks: list[Callable[[], Any]] = [
+        functools.partial(state.refreshed, batch.handle),
+        functools.partial(control.lease_holder, tracker.store, batch.group.group_id, locate.group_key(batch.group)),
+    ]
+    _, driver = locate.in_order([(tracker.store.url, look) for look in looks])
     counts = state.count_states(tracker, refused)
     missing = [index for index, attempt in enumerate(tracker.attempts) if attempt < 0 and index not in refused]
     open_ = counts[state.AGAIN] + sum(tracker.may_launch(index) for index in missing)
     # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
     jobs = filter(None, map(tracker.record, tracker.unseen()))
     open_ += sum(job.host == locate.machine() for job in jobs)
-    driver = control.lease_holder(tracker.store, batch.group.group_id, locate.group_key(batch.group))
     if not (open_ or counts[state.RUNNING] or counts[state.WAITING]):
         notifications.see_batch(batch.group.group_id, lambda: counts)
     return BatchState(counts, driver, tracker.stopped, open_)

@@ -22,6 +22,7 @@ from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import Snapshot, has_ended, observe_many
 from kinetic._stores.parallel import in_parallel
+from kinetic._stores.protocol import CLOUDS
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.outcomes import CANCELLED, FAILED, REMOVED, SUCCEEDED
 from kinetic._wire.records import Group, JobRecord
@@ -30,7 +31,7 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Observation
-    from kinetic._stores.protocol import Store
+    from kinetic._stores.protocol import Entry, Store
 
 _STATUS = {
     SUCCEEDED: JobStatus.SUCCEEDED,
@@ -271,6 +272,7 @@ class BatchTracker(Tracker):
         self._elsewhere: dict[int, str] = {}  # inputs whose latest attempt another machine launched, and which
         self._only_submitter = False
         self._seen: dict[str, Observation] = {}
+        self._listed: dict[str, Iterable[Entry]] = {}  # what was listed ahead of its use
         # Hashes of the keys of children and marks whose seals are right: of the first mark of each input, and others.
         self._first_read, self._read = array("q", bytes(8 * group.total_expected)), set[int]()
         self._asks_at = 0.0  # whether the first child has compiled
@@ -392,7 +394,11 @@ class BatchTracker(Tracker):
 
     def _observe(self, *, whole: bool) -> None:
         group_id = self.group.group_id
+        control, self._listed = keys.control_entries(group_id), {}
         if not self._only_submitter:
+            ahead = [control] if not self._active else []  # else what is read below is newer
+            ahead += [keys.marks(group_id)] if not self._refreshed_at else []
+            self._list_at_once(keys.children(group_id), *ahead)
             for indexes, attempt, machine, _ in self._unread(keys.children_of, [keys.children(group_id)]):
                 for index in indexes:
                     self.submitted(index, attempt, machine)
@@ -405,19 +411,32 @@ class BatchTracker(Tracker):
         self._is_unhurried = pending > _PENDING_EACH * max(1, len(self._seen) - pending)
         if self.group.handle.get("after"):
             self._settle_waiting()
-        self.control.read()
+        if marks := self._mark_prefixes(whole=whole):
+            self._list_at_once(control, *marks)
+        self.control.read(self._listed.pop(control, None))
         self._read_marks(whole=whole)
         self._read_lost_children()
         if self.group.first_seconds and not self.stopped:
             self._start_others()
 
-    def _read_marks(self, *, whole: bool) -> None:
+    def _list_at_once(self, *prefixes: str) -> None:
+        """List what is read next side by side, if each request takes long."""
+        if len(prefixes) > 1 and self.store.url.startswith(CLOUDS):
+            tasks = [(self.store.url, partial(self._list, prefix)) for prefix in prefixes]
+            self._listed = dict(zip(prefixes, locate.in_order(tasks), strict=True))
+
+    def _list(self, prefix: str) -> Iterable[Entry]:
+        return [*self.store.entries(prefix)]
+
+    def _mark_prefixes(self, *, whole: bool) -> list[str]:
         shards = sorted({index // keys.SHARD for index in self._active})
         # A request returns a thousand entries: one for each shard that is open, or all that have ended.
         few = not whole and len(shards) <= max(_FEW_SHARDS, self._ends // keys.SHARD)
         group_id = self.group.group_id
-        prefixes = [keys.marks(group_id, shard) for shard in shards] if few else [keys.marks(group_id)]
-        for indexes, attempt, word, at in self._unread(_mark_of, prefixes):
+        return [keys.marks(group_id, shard) for shard in shards] if few else [keys.marks(group_id)]
+
+    def _read_marks(self, *, whole: bool) -> None:
+        for indexes, attempt, word, at in self._unread(_mark_of, self._mark_prefixes(whole=whole)):
             if word in _STATUS:
                 self._end(indexes[0], attempt, word, at)
 
@@ -529,8 +548,9 @@ class BatchTracker(Tracker):
             return (index < len(first) and first[index] == number) or number in others
 
         for prefix in prefixes:
-            local = self.store.local
-            listed = self.store.entries(prefix) if local is None else local.entries(prefix, known=is_known)
+            local, listed = self.store.local, self._listed.pop(prefix, None)
+            if listed is None:
+                listed = self.store.entries(prefix) if local is None else local.entries(prefix, known=is_known)
             for entry in listed:
                 if is_known(entry.key) or (found := self._verified(stem_of, entry.key)) is None:
                     continue

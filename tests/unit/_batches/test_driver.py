@@ -330,6 +330,22 @@ def test_a_batch_is_found_and_collected_by_its_id(user):
     assert kinetic.attach_batch(group).results() == [10, 20]
 
 
+def test_a_batch_of_which_all_has_succeeded_is_not_looked_at_twice_before_its_results_are_read(user, monkeypatch):
+    batch = user.act.run_async_map([plan(1), plan(2)])
+    batch.wait()
+    again, looks, refresh = kinetic.attach_batch(batch.group_id), list[bool](), tracker.BatchTracker.refresh
+
+    def counted(self, *, whole=False):
+        looks.append(whole)
+        refresh(self, whole=whole)
+
+    monkeypatch.setattr(tracker.BatchTracker, "refresh", counted)
+
+    assert again.results(cleanup=False) == [10, 20]
+    assert looks
+    assert not any(looks)
+
+
 def test_a_batch_that_another_process_has_removed_ends_for_the_one_that_submits_it(user, backend, monkeypatch, capsys):
     is_ours = control.Lease.is_ours
 

@@ -9,12 +9,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from servers.distant import DistantStore
 from servers.sealed import put_history
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.protocol import Observation
+from kinetic._batches import control, report
 from kinetic._batches import tracker as tracker_module
+from kinetic._batches.control import ControlLog
+from kinetic._batches.driver import Driver
 from kinetic._batches.tracker import BatchTracker
 from kinetic._config import home as config_home
 from kinetic._jobs import locate
@@ -191,6 +195,66 @@ def test_who_finds_a_batch_that_has_ended_asks_the_backend_nothing(site, monkeyp
     found.refresh(whole=True)
 
     assert statuses(found) == [SUCCEEDED] * 3
+
+
+def test_what_a_batch_in_a_distant_store_has_is_listed_side_by_side(site):
+    batch = site(3)
+    for index in range(2):
+        batch.submit(index)
+    batch.mark(0, "succeeded")
+    far = DistantStore(batch.store, keys.children(GROUP), keys.marks(GROUP), keys.control_entries(GROUP))
+
+    found = BatchTracker(batch.group, far, batch.backend)
+    found.refresh()
+
+    assert statuses(found) == [SUCCEEDED, PENDING, None]
+    assert not far.waiting_for
+
+
+def test_how_a_batch_in_a_distant_store_goes_on_is_listed_side_by_side(site):
+    batch = site(3)
+    batch.submit(0)
+    found = batch.look()
+    found.clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
+    found.store = far = DistantStore(batch.store, keys.marks(GROUP), keys.control_entries(GROUP))
+    batch.mark(0, "failed")
+    ControlLog(batch.store, GROUP, batch.key_of(GROUP)).stop("cancelled")
+
+    found.refresh()
+
+    assert statuses(found) == [FAILED, None, None]
+    assert found.stopped
+    assert not far.waiting_for
+
+
+def test_a_driver_asks_a_distant_store_side_by_side_whether_it_may_still_drive_and_shall(site):
+    batch = site(1)
+    found = batch.look()
+    lease = control.take_lease(batch.store, GROUP, batch.key_of(GROUP))
+    found.store = lease._store = found.control._store = far = DistantStore(
+        batch.store, keys.leases(GROUP), keys.control_entries(GROUP)
+    )
+    driving = Driver(SimpleNamespace(group=batch.group, backend=batch.backend), found, lease, on_launch=pytest.fail)
+
+    assert not driving._round()
+    assert not driving.superseded
+    assert not far.waiting_for
+
+
+def test_who_drives_a_batch_in_a_distant_store_is_asked_while_its_children_are_listed(site):
+    batch = site(1)
+    control.take_lease(batch.store, GROUP, batch.key_of(GROUP))
+    found = batch.tracker()
+    found.store = far = DistantStore(batch.store, keys.leases(GROUP), keys.children(GROUP))
+    handle = SimpleNamespace(
+        _get_tracker=lambda: found, _refreshed=lambda: found.refresh(whole=True) or found, submission_failures={}
+    )
+
+    seen = report.batch_state(report.FoundBatch(batch.group, handle))
+
+    assert seen.driver is not None
+    assert seen.open == 1
+    assert not far.waiting_for
 
 
 def test_one_key_names_many_children_that_were_launched_together(site):
