@@ -243,9 +243,13 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
 
 
 def _inside(job: JobRecord, seen: Snapshot, store: Store) -> Sequence[Entry]:
-    """List what a job has in the store, or take what was listed with its verdict, if that was a moment ago."""
+    """List what a job has in the store, or take what was listed with its verdict, if that was a moment ago.
+
+    A listing without the verdict is from before it, and may lack the end of the log.
+    """
     found = seen.inside
-    if found is not None and time.monotonic() - found.at < _LISTED_SECONDS:
+    is_of_now = found is not None and time.monotonic() - found.at < _LISTED_SECONDS
+    if found is not None and is_of_now and any(entry.key == keys.result(job.job_id) for entry in found.entries):
         return found.entries
     return list(store.entries(keys.job(job.job_id)))
 

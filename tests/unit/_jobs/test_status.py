@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,10 @@ from kinetic._config import home
 from kinetic._jobs import collect, handle, locate, logs, status
 from kinetic._jobs.handle import JobHandle
 from kinetic._runner.supervisor import attempts
+from kinetic._stores.memory import MemoryStore
+from kinetic._stores.protocol import Entry
 from kinetic._wire import digests, keys, outcomes
+from kinetic._wire.digests import LogHasher
 from kinetic._wire.measurements import Measurements
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import REQUIRED
@@ -199,6 +203,38 @@ def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
     assert (seen.status, seen.body) == (JobStatus.SUCCEEDED, b"value")
     assert seen.inside is not None
     assert seen.inside.entries == [f"{JOB_ID}/result.pkl"]
+
+
+def test_the_end_of_a_log_is_kept_that_came_between_the_listing_and_the_verdict_which_are_read_side_by_side(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment, listed = keys.log_segment(JOB_ID, 0, 0, 0), threading.Event()
+
+    class Distant(MemoryStore):
+        def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+            found = list(super().entries(prefix, after=after))
+            listed.set()
+            return iter(found)
+
+        def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+            if key == keys.result(JOB_ID) and not listed.is_set():
+                assert listed.wait(10)
+                self.put(segment, b"begins\nends\n")
+                self.put(key, verdict.footer(locate.key_to_seal(job)))
+            return super().get(key, start=start, length=length)
+
+    store, hasher = Distant("far"), LogHasher()
+    hasher.update(b"begins\nends\n")
+    verdict = Outcome(JOB_ID, outcomes.SUCCEEDED, logs=(hasher.digest(0, 0),), key_id=job.key_id or "")
+    store.put(segment, b"begins\n")
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "backend_of", lambda _: Cluster())
+
+    seen = status.observe(job, expected=True, collects=True)
+    collect.collected_page(job, seen, collect._inside(job, seen, store))
+
+    assert logs.text_of(logs.history_log(store, JOB_ID, attempt=None, host=0)) == "begins\nends\n"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("error", [StoreUnreachableError("the store does not answer"), ValueError("garbage")])
