@@ -33,6 +33,7 @@ _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _LISTED_SECONDS = 0.5  # how long a listing is believed: a job that follows may have come since
 _PIECE = 1 << 20
 _LOGS_IN_MEMORY = 16 << 20  # of many jobs that are collected together
+_LONG_LOGS = 1 << 20  # bytes of a job that are read by themselves, and not beside those of others
 _PAGES_AT_ONCE = 500
 _LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
 
@@ -307,9 +308,9 @@ def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store
     from kinetic._stores import parallel  # 1 ms, with threads' queues
 
     pages = _CollectedPages(store)
-    tasks = (functools.partial(pages.read, job, seen) for job, seen in collected)
-    for found in parallel.in_parallel(store, tasks, limit=1 if store.local is not None else None):
-        pages.keep(*found)
+    tasks = (functools.partial(pages.begin, job, seen) for job, seen in collected)
+    for finish in parallel.in_parallel(store, tasks, limit=1 if store.local is not None else None):
+        pages.keep(*finish())
         if pages.are_many():
             pages.write()
     pages.write()
@@ -328,8 +329,22 @@ class _CollectedPages:
         self._marks: list[tuple[str, bytes]] = []
         self._pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
 
+    def begin(self, job: JobRecord, seen: Snapshot) -> Callable[[], _ReadPage]:
+        """Make the page of a collected job, on any thread, or only list the job if its logs are long.
+
+        What is returned returns the page; it reads these logs, for which many threads would need too much memory.
+        """
+        inside = list(self._store.entries(keys.job(job.job_id)))
+        stored = sum(sum(entry.size for entry in entries) for entries in _stored_logs(job.job_id, inside).values())
+        sealed = sum(each.size_bytes for each in seen.outcome.logs) if seen.outcome is not None else 0
+        make = functools.partial(self.read, job, seen, inside)
+        if max(stored, sealed) > _LONG_LOGS:
+            return make
+        made = make()
+        return lambda: made
+
     def read(self, job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> _ReadPage:
-        """Make the page of a collected job, on any thread; ``inside``: what a listing of it has."""
+        """Make the page of a collected job; ``inside``: what a listing of it has."""
         inside = list(self._store.entries(keys.job(job.job_id))) if inside is None else inside
         logs_of_it, kept = _history_logs(job, self._store, inside, seen.outcome)
         page = history_page(job, seen, inside)

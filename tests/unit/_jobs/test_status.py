@@ -307,6 +307,36 @@ def test_pages_of_collected_jobs_in_a_distant_store_are_made_side_by_side(
     assert written.keys() == {keys.history(each.job_id) for each in far}
 
 
+def test_long_logs_of_collected_jobs_are_read_one_after_the_other_and_written_before_the_next(
+    far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, all_listed, in_memory = [], threading.Barrier(3, timeout=10), list[str]()
+
+    class Distant:
+        url, local = "gs://far/away", None
+
+        def entries(self, prefix: str) -> list[Entry]:
+            all_listed.wait()
+            return [Entry(keys.log_segment(prefix.rstrip("/"), 0, 0, 0), 2 << 20, 0.0)]
+
+        def put(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+            in_memory[:] = [name for name in in_memory if name not in key]
+            return True
+
+    def history_logs(of: JobHandle, *_: object) -> tuple[list[object], list[tuple[str, bytes]]]:
+        in_memory.append(of.job_id)
+        at_once.append(len(in_memory))
+        return [], [(keys.history_log(of.job_id, 0, 0), b"the end")]
+
+    monkeypatch.setattr(collect, "_LOGS_IN_MEMORY", 3)
+    monkeypatch.setattr(collect, "_history_logs", history_logs)
+    ended = status.Snapshot(JobStatus.SUCCEEDED, Outcome("", outcomes.SUCCEEDED))
+
+    collect.write_collected_pages([(each, ended) for each in far], Distant())
+
+    assert at_once == [1, 1, 1]
+
+
 def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_another(
     job: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
