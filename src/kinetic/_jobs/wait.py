@@ -84,7 +84,9 @@ def wait(
     backend = locate.backend_of(job)
     clock = backend.clock
     limit = None if timeout is None else clock.monotonic() + timeout
-    display, reader = _Display(job, follow, progress), StatusReader(job, collects=collects, awaits_end=True)
+    display = _Display(job, follow, progress)
+    # Of a job on this machine, each of many looks would ask a store in a bucket three things.
+    reader = StatusReader(job, collects=collects, awaits_end=not backend.is_here)
     began = clock.monotonic()
     notified: JobStatus | None = None
     with contextlib.ExitStack() as waits:

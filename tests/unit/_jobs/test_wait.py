@@ -337,6 +337,26 @@ def test_a_cancelled_job_is_gone_and_nobody_calls_its_function(user, backend) ->
     assert (backend.jobs, user.begun) == ([], [])
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_the_end_needs_is_read_ahead_only_where_a_look_follows_news_and_not_ten_times_a_second(
+    user, backend, monkeypatch, is_here
+) -> None:
+    job = user.act.run_async(1)
+    asked = []
+
+    def observe(of, **ahead):
+        asked.append(ahead)
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+    monkeypatch.setattr(type(locate.backend_of(job)), "is_here", is_here)
+
+    assert job.result() == 10
+    assert asked[0] == {}, "it has just been submitted"
+    assert [each == {} for each in asked[1:]] == [is_here] * len(asked[1:])
+    assert len(asked) > 1
+
+
 def test_a_store_that_does_not_answer_for_a_while_is_waited_for(user, backend, monkeypatch) -> None:
     job = user.act.run_async(1)
     seen = []
