@@ -61,7 +61,8 @@ async def write(
     security = {**(pod["spec"].get("securityContext") or {}), **(spec.get("securityContext") or {})}
     user = security.get("runAsUser", image.user)
     refuse_root(spec, pod, security, user)
-    home = {"HOME": "/"} if user else {}  # as for a number that /etc/passwd does not know
+    # Unless the image says so, as for a number that /etc/passwd does not know.
+    home = {"HOME": "/"} if user and "HOME" not in image.environment else {}
     return Recipe(
         command,
         {**image.variables(), **home, "HOSTNAME": hostname, **own},

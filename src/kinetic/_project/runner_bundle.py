@@ -314,8 +314,10 @@ if os.path.isdir(driver) and driver not in known.split(":"):
     os.environ["LD_LIBRARY_PATH"] = known + ":" + driver if known else driver
     os.execv(sys.executable, [sys.executable] + sys.argv)  # which reads it when it starts
 
-# The home of a user that the image does not know, as in OpenShift, is /, and uv, among others, keeps its cache there.
-if os.path.expanduser("~") == "/" and not os.access("/", os.W_OK):
+# The home of a user that the image does not know, as in OpenShift, is /, and that of 65534 is missing in Debian; uv,
+# among others, keeps its cache there.
+home = os.path.expanduser("~")
+if (home == "/" or not os.path.isdir(home)) and not os.access(home, os.W_OK):
     os.environ["HOME"] = "/tmp"
     os.environ.setdefault("USER", "kinetic")
 

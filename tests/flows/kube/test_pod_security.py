@@ -9,6 +9,7 @@ from cluster.images import of_this_python
 from cluster.plane import wait_for
 
 USER = 1000
+NOBODY = 65_534  # in Debian, and so in Python's own image, with the home /nonexistent
 
 WHO = """
     import os
@@ -62,8 +63,10 @@ def restricted(site: Any) -> None:
 
 @pytest.fixture
 def images(agent: Any) -> None:
-    """An image whose user is not root, and one whose user is."""
+    """Images whose users are not root, and one whose user is."""
     agent.registry.add("with-user:*", of_this_python()._replace(user=USER))
+    home = {"HOME": "/nonexistent"}
+    agent.registry.add("with-nobody:*", of_this_python()._replace(user=NOBODY, environment=home))
     agent.registry.add("with-root:*", of_this_python())
 
 
@@ -77,12 +80,13 @@ def test_an_image_with_a_user_of_its_own_runs_as_that_user(ask: Any, images: Non
     assert (found["user"], found["key"]) == (USER, KEY)
 
 
-def test_a_user_that_the_image_does_not_know_can_write_to_the_home_and_has_a_name(
-    clients: Any, machine: str, images: None
+@pytest.mark.parametrize("image", ["with-user:1", "with-nobody:1"])
+def test_a_user_to_whom_the_image_gives_no_home_can_write_to_one_and_has_a_name(
+    clients: Any, machine: str, images: None, image: str
 ) -> None:
     clients.project.write("at_home.py", AT_HOME)
 
-    told = clients.run("from at_home import look\ntell(look.with_options(container_image='with-user:1')())")
+    told = clients.run(f"from at_home import look\ntell(look.with_options(container_image={image!r})())")
 
     assert told == ["kinetic", "kept"]
 
