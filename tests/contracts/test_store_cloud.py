@@ -414,12 +414,13 @@ def test_a_socks_proxy_is_refused_at_once_instead_of_being_tried_or_passed_by(no
     assert caught.value.next.endswith(f"NO_PROXY={SERVICES[url]}")
 
 
-def test_a_socks_proxy_is_also_refused_for_a_bucket_of_this_machine(no_credentials, monkeypatch):
+@pytest.mark.parametrize("kind", ["socks5", "SOCKS5"])  # obstore passes over the latter
+def test_a_socks_proxy_is_also_refused_for_a_bucket_of_this_machine(no_credentials, monkeypatch, kind):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", f"{kind}://127.0.0.1:1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
 
     with pytest.raises(SettingsError, match="buckets are reached through HTTP proxies only") as caught:

@@ -192,7 +192,7 @@ def make_client(address: Address, retry: Retry, timeout: timedelta = TIMEOUT) ->
             why=str(error).partition("\n")[0][:500],
             next=credentials.next_step(address),
         ) from error
-    if any(name.lower().endswith("_proxy") and url.startswith("socks") for name, url in os.environ.items()):
+    if any(name.lower().endswith("_proxy") and url[:5].lower() == "socks" for name, url in os.environ.items()):
         _check_proxy(address, str(dict(made.config).get("endpoint") or ""))
     return made
 
@@ -204,7 +204,7 @@ def _check_proxy(address: Address, endpoint: str) -> None:
     hosts = {"gs": "storage.googleapis.com", "s3": f"s3.{credentials.amazon_region()}.amazonaws.com"}
     service = endpoint or protocol.google_emulator() or f"https://{hosts[address.scheme]}"
     parts = urllib.parse.urlsplit(service)
-    kind = proxies.proxy_for(service, as_curl=True).partition("://")[0]
+    kind = proxies.proxy_for(service, as_curl=True).partition("://")[0].lower()
     if kind.startswith("socks"):
         raise SettingsError(
             f"the proxy for {address.url} cannot be used",
