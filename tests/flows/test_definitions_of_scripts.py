@@ -966,6 +966,7 @@ def test_structs_of_msgspec_that_no_statement_of_a_script_defines_are_made_in_th
     out = project.out(
         """
         import kinetic, msgspec
+        from typing import ClassVar
 
         Made = msgspec.defstruct(
             "Made", [("my_id", int), ("tags", list, msgspec.field(default_factory=list))], rename="camel", kw_only=True
@@ -984,15 +985,17 @@ def test_structs_of_msgspec_that_no_statement_of_a_script_defines_are_made_in_th
                     return Base(self.size * self.scale)
 
             class Sub(Base, tag="sub"):
+                limit: "ClassVar[int]" = 9
+
                 def total(self):
                     return super().total()
 
             @kinetic.run(accelerator="cpu")
             def total(sub):
-                return sub.total(), Sub(7), hash(sub) == hash(Sub(3))
+                return sub.total(), Sub(7), hash(sub) == hash(Sub(3)), (Sub.limit, *Sub.__annotations__)
 
-            base, sub, is_hashed = total(Sub(3))
-            return base == Base(6), type(sub) is Sub, msgspec.json.encode(sub), is_hashed
+            base, sub, is_hashed, about = total(Sub(3))
+            return base == Base(6), type(sub) is Sub, msgspec.json.encode(sub), is_hashed, *about
 
         @kinetic.run(accelerator="cpu")
         def local():
@@ -1013,7 +1016,7 @@ def test_structs_of_msgspec_that_no_statement_of_a_script_defines_are_made_in_th
 
     assert out.splitlines() == [
         """True True b'{"myId":1,"tags":[]}'""",
-        """True True b'{"type":"sub","size":7,"scale":2}' True""",
+        """True True b'{"type":"sub","size":7,"scale":2}' True 9 limit""",
         "3",
     ]
 

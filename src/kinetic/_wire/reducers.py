@@ -277,7 +277,8 @@ def _struct(kind: Any, known_as: Callable[[str, type], type], tracker_id: str) -
     ``known_as``: returns the class that cloudpickle knows by its id already: it is the same when it comes back.
     """
     fields, config = kind.__struct_fields__, kind.__struct_config__
-    own = [name for name in getattr(kind, "__annotations__", ()) if name in fields]
+    annotations = {**getattr(kind, "__annotations__", {})}
+    own = [name for name in annotations if name in fields]
     given = dict(zip(fields[::-1], kind.__struct_defaults__[::-1], strict=False))
     nothing = sys.modules["msgspec"].NODEFAULT
     defaults = {name: given[name] for name in own if given.get(name, nothing) is not nothing}
@@ -285,7 +286,8 @@ def _struct(kind: Any, known_as: Callable[[str, type], type], tracker_id: str) -
     state = {name: value for name, value in vars(kind).items() if name not in {*fields, *_OF_ANY_STRUCT}}
     at_once = ("__module__", "__qualname__", "__post_init__", "__orig_bases__", "__parameters__")
     body = {name: state.pop(name) for name in at_once if name in state}
-    body |= {"__annotations__": {**getattr(kind, "__annotations__", {})}, "__qualname__": kind.__qualname__}
+    body |= {"__annotations__": {name: annotations[name] for name in own}, "__qualname__": kind.__qualname__}
+    state["__annotations__"] = annotations  # a text "ClassVar[int]" would make a field where that is not imported
     body |= {name: value for name, value in defaults.items() if name not in factories}
     words = {name: getattr(config, name) for name in dir(config) if name[:1] != "_"}
     words["rename"] = dict(zip(fields, kind.__struct_encode_fields__, strict=True))
