@@ -281,12 +281,18 @@ def pickler_class() -> type[pickle.Pickler]:
     return Pickler
 
 
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: object) -> None: ...
+
+
 def _pickler_with_texts() -> type[pickle.Pickler]:
     class Pickler(pickler_class()):  # type: ignore[misc] # made where it is needed
         def reducer_override(self, obj: Any) -> Any:
             try:
                 if hasattr(type(obj), "__del__"):  # with texts for its parts, it would fail where it is opened
-                    whole: Any = pickler_class()(io.BytesIO(), protocol=PICKLE_PROTOCOL)
+                    whole: Any = pickler_class()(_Nowhere(), protocol=PICKLE_PROTOCOL)
                     whole.given, whole.remembers = self.given, self.remembers
                     whole.dump(obj)
                 reduced = super().reducer_override(obj)

@@ -10,6 +10,7 @@ import pickle
 import random
 import sys
 import threading
+import tracemalloc
 from collections import namedtuple
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -386,3 +387,30 @@ def test_in_place_of_an_object_with_a_destructor_is_one_text_and_no_object_of_te
 
     assert kept["archive"].startswith("<zipfile.ZipFile filename=")
     assert kept["loss"] == 3
+
+
+class WithDestructor:
+    def __init__(self) -> None:
+        self.data = bytearray(4 << 20)
+
+    def __del__(self) -> None:
+        """Close nothing."""
+
+
+def test_a_large_object_with_a_destructor_is_not_copied_to_see_whether_all_of_it_can_be_kept() -> None:
+    written = 0
+
+    class File:
+        def write(self, data: bytes) -> None:
+            nonlocal written
+            written += memoryview(data).nbytes
+
+    value = [WithDestructor(), threading.Thread()]
+    tracemalloc.start()
+    try:
+        function_call.dump_value(value, File(), anew=True, in_part=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2 << 20 < written
