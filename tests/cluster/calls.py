@@ -99,6 +99,7 @@ class Calls:
                     version = "" if refused.status == 410 else version
                     await asyncio.sleep(PAUSE_SECONDS)
                 except httpx2.HTTPError:
+                    version = ""  # the data of a server that was away may be those of a backup
                     await asyncio.sleep(PAUSE_SECONDS)
 
     async def _events(self, path: str, query: dict[str, str]) -> AsyncIterator[dict[str, Any]]:

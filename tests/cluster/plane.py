@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable
@@ -88,8 +89,7 @@ class Plane:
         return self
 
     def _start(self) -> None:
-        self._run("etcd", settings.etcd(self.folder, self.ports))
-        self._processes["etcd"].wait_until(lambda: answers(self.ports.etcd, "/health", tls=False))
+        self._run_etcd()
         self._run_api_server()
         jobset.install_definitions(self.api)
         wait_for("its definitions to be served", lambda: jobset.are_established(self.api))
@@ -171,6 +171,26 @@ class Plane:
         revision = int(self._etcd("kv/range", {"key": "AA=="})["header"]["revision"])
         self._etcd("kv/compaction", {"revision": str(revision), "physical": True})
         self.start_api_server()
+
+    def back_up(self) -> None:
+        """Keep all objects as they are now, for `restore`."""
+        etcd = self._processes["etcd"]
+        etcd.freeze()
+        shutil.copytree(self.folder / "etcd", self.folder / "backup", dirs_exist_ok=True)
+        etcd.thaw()
+
+    def restore(self) -> None:
+        """Have the objects and the versions of the backup again, as an administrator does after a loss."""
+        self.kill_api_server()
+        self._processes["etcd"].kill()
+        shutil.rmtree(self.folder / "etcd")
+        shutil.copytree(self.folder / "backup", self.folder / "etcd")
+        self._run_etcd()
+        self.start_api_server()
+
+    def _run_etcd(self) -> None:
+        self._run("etcd", settings.etcd(self.folder, self.ports))
+        self._processes["etcd"].wait_until(lambda: answers(self.ports.etcd, "/health", tls=False))
 
     def _etcd(self, what: str, body: dict[str, Any]) -> Any:
         url = f"http://127.0.0.1:{self.ports.etcd}/v3/{what}"

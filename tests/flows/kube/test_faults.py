@@ -176,6 +176,22 @@ def test_a_watch_that_missed_too_much_looks_at_everything_again(watched: Watched
     assert watched.ends_well(client)
 
 
+def test_a_job_that_a_restored_backup_of_the_cluster_does_not_have_is_not_waited_for(
+    clients: Any, site: Any, plane: Any, machine: str
+) -> None:
+    plane.back_up()
+    for number in range(300):  # so that the server is behind for longer than its controllers need to catch up
+        site.api.merge(f"/api/v1/namespaces/{site.namespace}", {"metadata": {"annotations": {"at": str(number)}}})
+    watched = Watched(clients, site)
+    client = watched.start()
+
+    plane.restore()
+    (seen, name, words), _ = watched.end(client)
+
+    assert (seen[-1], name) == ("FAILED", "ResultMissingError")
+    assert "its process ended without a result" in words
+
+
 @pytest.mark.parametrize("kind", ["jobs", "secrets"])
 def test_an_answer_that_is_lost_makes_no_second_object(
     clients: Any, site: Any, plane: Any, machine: str, kind: str

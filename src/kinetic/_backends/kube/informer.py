@@ -4,6 +4,8 @@ A watch ends for many reasons that do not concern its readers: the server ends i
 drops it, a laptop sleeps, a token expires, the server restarts. Each time it resumes from the last version that it
 received; bookmarks advance that version while nothing happens. When the server no longer has the version (410), all is
 listed again, and the difference is reported; so it is every two seconds for who may list the jobs and not watch them.
+A server whose data was restored from a backup counts from an earlier version: it would not report anything until it
+reaches ours. So after a failure its version is compared with ours, and all is listed again where it is behind.
 """
 
 from __future__ import annotations
@@ -133,6 +135,8 @@ class Watch:
         ) as answer:
             if answer.status != 200:
                 self._fail(Reply(answer.status, answer.read()))
+            if self._failures and _is_before(self._read_version(), self._version):
+                raise _WatchExpired
             for line in answer.lines():
                 if line.strip():
                     try:
@@ -140,6 +144,11 @@ class Watch:
                     except ValueError as error:
                         raise ConnectionError("the connection was cut in a line") from error
                     yield self._event(page)
+
+    def _read_version(self) -> str:
+        """Read the version that the server has now."""
+        page = next(self._client.pages(self._kind, {"limit": 1, "labelSelector": self._selector})) or {}
+        return _resource_version(page)
 
     def _event(self, page: dict[str, Any]) -> Event | None:
         kind, found = page.get("type"), page.get("object") or {}
@@ -178,8 +187,7 @@ class EndedPods(Watch):
 
     def _list(self) -> Iterator[Event]:
         """Read the version of now, and nothing of the pods that have ended before."""
-        page = next(self._client.pages(self._kind, {"limit": 1, "labelSelector": self._selector})) or {}
-        self._version = _resource_version(page)
+        self._version = self._read_version()
         yield Event("listed", {})
 
     def _event(self, page: dict[str, Any]) -> Event | None:
@@ -190,6 +198,10 @@ class EndedPods(Watch):
 
 def _resource_version(found: Object) -> str:
     return str((found.get("metadata") or {}).get("resourceVersion", ""))
+
+
+def _is_before(version: str, other: str) -> bool:
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 UNUSED_SECONDS = 120.0  # after which nothing seems to wait any more, and the watch ends

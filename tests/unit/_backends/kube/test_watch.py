@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from servers.http11 import Answer
-from servers.scripted import Scripted, lines, page, refusal
+from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import informer
@@ -103,8 +103,19 @@ def test_a_line_that_was_cut_is_told_whole_the_next_time() -> None:
 def test_a_server_that_restarts_is_waited_for() -> None:
     answers = [listing("10"), refusal(503), refusal(503), lines({"type": "ADDED", "object": job("a", "11")})]
 
-    with Scripted(*answers) as server:
+    with Scripted(*answers, listing("11")) as server:
         assert told(server, 2) == [("listed", ""), ("changed", "11")]
+
+
+def test_a_server_whose_data_was_restored_from_a_backup_is_asked_for_all_again() -> None:
+    silent, version, after = lines(), listing("400"), listing("400", job("back", "300"))
+    restarts = [refusal(503), silent, version, after]
+
+    with Scripted(listing("900", job("lost", "899")), *restarts, open_lines()) as server:
+        events = told(server, 5)
+
+    assert events == [("changed", "899"), ("listed", ""), ("changed", "300"), ("deleted", "899"), ("listed", "")]
+    assert server.asked[3].query["limit"] == "1"
 
 
 def test_a_server_that_does_not_come_back_is_said_after_many_tries() -> None:
