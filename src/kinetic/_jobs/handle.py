@@ -571,7 +571,7 @@ class JobHandle(JobRecord, Generic[R]):
             removed = f"its status was {past.get('status')} when it was removed at {format_utc(float(past['removed']))}"
         why = {
             JobStatus.NOT_FOUND: removed,
-            JobStatus.FAILED: "its process ended without a result",
+            JobStatus.FAILED: seen.reason,
             JobStatus.SUCCEEDED: "it succeeded, and its result is not in the store",
         }[seen.status]
         return ResultMissingError(
