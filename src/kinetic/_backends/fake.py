@@ -188,6 +188,9 @@ class _Roles:
     def name_of(self, job_id: str, hosts: int) -> str:
         return f"kinetic-{job_id}"
 
+    def check_stop(self) -> None:
+        """Do nothing: all may."""
+
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         with self._lock:
             self.remove([name for name in names if name in self._jobs and not self._jobs[name].status.is_final])

@@ -169,6 +169,13 @@ class Launcher(Protocol):
     def name_of(self, job_id: str, hosts: int) -> str:
         """Return the name of a job's resource, for humans and for kubectl."""
 
+    def check_stop(self) -> None:
+        """Raise an error if this account may not end jobs here: one that is closed and still runs computes for nothing.
+
+        Raises:
+            AccessDeniedError: It may not.
+        """
+
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 

@@ -121,6 +121,9 @@ def cancel(batch: Batch) -> None:
                     job.cancel()
         tracker.refresh(whole=True)
         return
+    tracker.refresh(whole=True)
+    if tracker.active:
+        tracker.backend.check_stop()
     if not tracker.was_removed():  # else that would be all that there is of it
         tracker.control.stop(records.STOPPED_BY_USER)
     _cancel_active(tracker)

@@ -40,6 +40,7 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
         return True
     if seen.status.is_final:
         return False
+    locate.backend_of(job).check_stop()
     verdict = outcome_of(job, observation=seen.observation)
     if not seal_outcome_of(job, store, verdict):
         return False

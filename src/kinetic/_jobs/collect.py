@@ -141,9 +141,11 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     The page comes first: if we die in between, the job is known as removed, and removing again finishes it. Of a job
     that was collected before, its log is removed as well. Output directories are never touched.
     """
-    locate.backend_of(job)  # raises before anything is changed
+    backend = locate.backend_of(job)  # raises before anything is changed
     if not (resource or artifacts):
         return
+    if resource and not seen.status.is_final:
+        backend.check_stop()
     store = locate.store_of(job)
     notifications.see(job, seen)
     notifications.forget(job.job_id)  # of a job that runs: who removes it knows of its end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,35 @@ def test_the_role_is_enough_for_a_job_its_log_its_end_and_a_batch(clients: Any, 
     assert (told.code, cancelled.code) == (0, 0), told.err + cancelled.err
     assert batch == [3, 7]
     wait_for("what was cancelled to go", lambda: site.left(stuck) == [])
+
+
+@pytest.mark.parametrize("submitter", ["delete"], indirect=True)
+@pytest.mark.parametrize("ends", ["jobs cancel", "jobs cleanup", "batch cancel", "batch cleanup --yes"])
+def test_who_may_not_delete_jobs_ends_none_and_takes_no_result_away(
+    clients: Any, site: Any, plane: Any, kinetic: Any, monkeypatch: pytest.MonkeyPatch, shared: Path, ends: str
+) -> None:
+    reader = os.environ["KUBECONFIG"]
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+    job_id, group = clients.run(
+        """
+        from one import talk
+        batch = talk.run_async_map([(1, words[0])])
+        while batch.jobs[0] is None:
+            time.sleep(0.02)
+        tell([batch.jobs[0].job_id, batch.group_id])
+        """,
+        str(shared / "go"),
+    )
+    site.running(job_id)
+    monkeypatch.setenv("KUBECONFIG", reader)
+
+    told = kinetic(*ends.split(), group if "batch" in ends else job_id)
+    (shared / "go").touch()
+    monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
+
+    assert told.code == 1
+    assert "delete jobs" in told.err
+    assert clients.run("tell(kinetic.attach_batch(words[0]).results())", group) == [1]
 
 
 def test_the_role_is_enough_in_a_namespace_that_enforces_restricted(clients: Any, site: Any) -> None:

@@ -453,6 +453,11 @@ class KubeBackend:
 
     # ------------------------------------------------------------------------------------------------ ending
 
+    def check_stop(self) -> None:
+        with _unless_deleted():
+            maker = discovery.kind_for_slices(self.client) if self._spans_hosts else JOB
+            discovery.check_permissions(self.client, (discovery.Permission("delete", maker),))
+
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         wanted = set(names)
         with _unless_deleted():

@@ -247,6 +247,9 @@ class LocalBackend:
 
             recovery.remove_job(self.paths, job_id)
 
+    def check_stop(self) -> None:
+        """Do nothing: all jobs here are ours."""
+
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         for row in self.queue.ask_to_stop(names).values():
             if row.supervisor:
