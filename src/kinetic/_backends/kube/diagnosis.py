@@ -428,13 +428,24 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
         return _state(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, evidence, stuck=False)
     lost = object_status.pod_disruption(pod)
     if lost is not None:
-        return _state(JobStatus.PENDING, lost, pod, evidence)
+        return _state(JobStatus.PENDING, _with_node(lost, pod), pod, evidence)
     if object_status.pod_phase(pod) == "Succeeded":
         what = "it has ended, and the cluster has not recorded that yet"
         return JobState(JobStatus.RUNNING, "ending", what, pod=name)
     if object_status.is_running(pod):
         return JobState(JobStatus.RUNNING, pod=name)
     return _pending(pod, evidence)
+
+
+def _with_node(lost: Explanation, pod: Object) -> Explanation:
+    """Say what a pod waits for that only its node could end: the next one is not created before it has ended."""
+    cause = object_status.condition_of(pod, "DisruptionTarget") or {}
+    if cause.get("reason") != "DeletionByTaintManager":
+        return lost
+    node = (pod.get("spec") or {}).get("nodeName")
+    what = f"{lost.what}, and its pod on {node} has not ended yet"
+    next_ = f"it starts again once the node is back or removed; if it is gone for good: kubectl delete node {node}"
+    return lost._replace(what=what, next=next_)
 
 
 def _pending(pod: Object, evidence: Evidence) -> JobState:

@@ -558,6 +558,8 @@ ROWS = [
         "its node no longer exists", "starts again", WAIT),
     Row("node lost", facts(disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")), P,
         "preempted", "no longer responded", "starts again", WAIT),
+    Row("node lost, pod still there", facts(disrupted("DeletionByTaintManager", "Taint manager", phase="Running")), P,
+        "preempted", "and its pod on node-1 has not ended yet", "kubectl delete node node-1", WAIT),
     Row("drained", facts(disrupted("EvictionByEvictionAPI", "Eviction API: evicting")), P, "preempted",
         "its node was drained", "starts again", WAIT),
     Row("pushed aside", facts(disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a "
