@@ -230,6 +230,17 @@ def test_many_objects_force_each_folder_once(store: FileStore, forced: list[str]
     assert sorted(folders_of(forced, store)) == sorted([".", *(f"job-{number}" for number in range(many))])
 
 
+def test_a_file_that_is_taken_over_is_on_the_disk_before_its_name(
+    store: FileStore, body: Path, forced: list[str]
+) -> None:
+    store.put("job/order", b"1")
+    forced.clear()
+
+    store.adopt("job/result.pkl", body, if_absent=True)
+
+    assert forced == [str(body), str(store.root / "job")]
+
+
 def test_a_folder_stays_known_while_others_are_deleted(store: FileStore, forced: list[str]) -> None:
     store.put("group/marks/0/1", b"")
     store.put("job/order", b"1")
@@ -242,6 +253,25 @@ def test_a_folder_stays_known_while_others_are_deleted(store: FileStore, forced:
 
     assert kept == ["group/marks/0"]
     assert sorted(folders_of(forced, store)) == [".", "job"]
+
+
+@pytest.mark.parametrize("deleted", ["job/", "job/order"])
+def test_a_folder_that_was_deleted_and_made_again_is_forced_whichever_process_did_either(
+    store: FileStore, forced: list[str], deleted: str
+) -> None:
+    other = FileStore(store.root)
+    store.put("job/order", b"1")
+    other.delete(deleted)
+    forced.clear()
+    store.put("job/order", b"1")
+    after_another_process = folders_of(forced, store)
+
+    store.delete(deleted)
+    put_hint(other, "job/record")
+    forced.clear()
+    store.put("job/order", b"1")
+
+    assert sorted(after_another_process) == sorted(folders_of(forced, store)) == [".", "job"]
 
 
 def test_a_hint_forces_nothing_and_a_later_object_forces_the_folders_above(store: FileStore, forced: list[str]) -> None:
@@ -264,9 +294,43 @@ def test_who_finds_an_object_there_already_forces_it_before_relying_on_it(store:
     assert "job/page" in folders_of(forced, store)
     entry = next(iter(store.entries("job/")))
     store.force(entry)
-    assert "job/page" in folders_of(forced, store)
+    assert {"job/page", "job"} <= set(folders_of(forced, store))
     store.force(entry)
     assert folders_of(forced, store) == []  # once is enough
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_who_finds_an_empty_object_there_already_forces_its_name(
+    store: FileStore, forced: list[str], many: bool
+) -> None:
+    store.put("job/order", b"1")
+    put_hint(store, "marks/0/1")
+    forced.clear()
+
+    left = (
+        put_many(store, [("marks/0/1", b"")], if_absent=True) if many else store.put("marks/0/1", b"", if_absent=True)
+    )
+
+    assert left == (["marks/0/1"] if many else False)
+    assert set(folders_of(forced, store)) == {".", "marks", "marks/0"}
+
+
+def test_an_object_that_could_not_be_forced_does_not_count_as_forced(
+    store: FileStore, forced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    put_hint(store, "job/page", b"not forced by its writer")
+    entry = next(iter(store.entries("job/")))
+    with monkeypatch.context() as patch, contextlib.suppress(OSError), folders.forced_later():
+        store.force(entry)
+        patch.setattr(os, "fsync", fails)
+    forced.clear()
+
+    store.force(entry)
+
+    assert "job/page" in folders_of(forced, store)
 
 
 def test_a_folder_that_could_not_be_forced_is_forced_again_by_the_next(
