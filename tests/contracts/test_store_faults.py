@@ -327,6 +327,18 @@ def test_many_transfers_on_a_bad_wire_arrive(wire, tmp_path):
     assert {f"data/{path.name}": path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == contents
 
 
+def test_a_long_listing_continues_behind_what_it_had_as_often_as_a_page_breaks_off(faulty, gcs_server, monkeypatch):
+    store, proxy, straight = faulty("gcs", Retry(attempts=2, first_seconds=0.01))
+    monkeypatch.setattr(gcs_server, "page_size", 1000)
+    names = [f"a/{number:04}" for number in range(2_500)]
+    for name in names:
+        gcs_server.buckets[straight.address.bucket].put(straight.address.prefix + name, b"")
+    proxy.faults = [Fault("cut", method="GET", after=1), Fault("cut", method="GET", after=2)]
+
+    assert keys(store, "a/") == names
+    assert [fault.met for fault in proxy.faults] == [1, 1]
+
+
 def test_a_missing_key_is_missing_on_a_bad_wire_as_well(wire):
     store, proxy, _ = wire
     proxy.faults = [Fault("drop"), Fault("status")]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import kinetic
 from kinetic._stores import put_hint, put_many
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import SCRATCH
@@ -114,6 +117,49 @@ def test_where_links_do_not_exist_a_file_of_another_folder_and_an_object_pass_th
     assert store.get("job/result.pkl") == b"computed for hours"
     assert not (body.parent / ".creating").exists()
     assert (store.scratch() / ".creating").exists()
+
+
+AT_THE_GATE = """
+import errno, fcntl, os, sys
+from kinetic._stores.files import FileStore
+
+def refuse(*_, **__):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+def waits(*arguments):
+    print("waits", flush=True)
+    lock(*arguments)
+
+os.link, lock, fcntl.lockf = refuse, fcntl.lockf, waits
+won = FileStore(sys.argv[1]).put("job/attempts/0", b"of another process", if_absent=True)
+print("won" if won else "lost", flush=True)
+"""
+
+
+def test_where_links_do_not_exist_another_process_waits_while_one_creates_an_object(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, said, others = os.replace, [], []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def replace(*arguments: object, **more: object) -> None:
+        if not others:
+            words = [sys.executable, "-c", AT_THE_GATE, str(store.root)]
+            environ = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1])}
+            others.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True))
+            said.append(others[0].stdout.readline())
+        real(*arguments, **more)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "replace", replace)
+
+    won = store.put("job/attempts/0", b"ours", if_absent=True)
+    rest, _ = others[0].communicate(timeout=30)
+
+    assert (won, said, rest) == (True, ["waits\n"], "lost\n")
+    assert store.get("job/attempts/0") == b"ours"
 
 
 def test_whose_link_was_made_though_the_answer_to_it_was_lost_knows_that_the_object_is_its_own(

@@ -56,6 +56,13 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_the_name_of_a_folder_is_on_the_disk_before_what_goes_into_it(tmp_path: Path, forced) -> None:
+    folders.make(tmp_path / "one" / "two")
+    folders.make(tmp_path / "one" / "two")
+
+    assert forced == [str(tmp_path), str(tmp_path / "one")]
+
+
 def test_what_is_forced_later_is_forced_under_its_new_name_when_it_is_asked_for(tmp_path: Path, forced) -> None:
     with folders.forced_later():
         with open(tmp_path / "beside", "wb") as file:
