@@ -1263,6 +1263,51 @@ def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_
     assert last_json(out) == [[True] * 6, True, [True] * 6, 1, True, True]
 
 
+def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_field_has_no_default(project) -> None:
+    project.write(
+        "marks.py",
+        """
+        class Mark:
+            pass
+
+        NOTHING = Mark()
+        current = None
+        """,
+    )
+    out = project.out(
+        """
+        import dataclasses, json
+        from dataclasses import dataclass, field, fields
+        import kinetic
+        import marks
+
+        @dataclass
+        class Config:
+            name: str
+            sizes: list = field(default_factory=list)
+
+        marks.current = marks.Mark()  # the job's module has none
+
+        @kinetic.run(accelerator="cpu")
+        def same(given, current):
+            @dataclass
+            class More(Config):
+                rate: float = 0.1
+
+            said = [[each.default is dataclasses.MISSING for each in fields(kind)] for kind in (Config, More)]
+            said.append([given is marks.NOTHING, type(current) is marks.Mark, marks.current])
+            return said, More("a"), given
+
+        said, made, given = same(marks.NOTHING, marks.current)
+        here = [each.default is dataclasses.MISSING for each in fields(made)]
+        print(json.dumps([said, made.sizes, here, given is marks.NOTHING]))
+        """
+    )
+
+    said = [[True, True], [True, True, False], [True, True, None]]
+    assert last_json(out) == [said, [], [True, True, False], True]
+
+
 @pytest.mark.parametrize("variable", ["SERVICE_TOKEN", "AZURE_STORAGE_CONNECTION_STRING"])
 def test_a_pickle_in_a_file_is_opened_with_the_classes_and_functions_of_the_script_that_it_names(
     project, home, monkeypatch, variable: str

@@ -86,7 +86,18 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
             return _absl_flag
         if (keras := sys.modules.get(_KERAS)) and issubclass(kind, getattr(keras, "KerasSaveable", ())):
             return self._of_keras
+        is_named = kind.__module__ not in {*_SCRIPTS, "builtins"} and not issubclass(kind, type)
+        if is_named and kind in map(type, [*getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()]):
+            return self._of_mark
         raise KeyError(kind)
+
+    def _of_mark(self, it: Any) -> Any:
+        """Reduce what only its identity tells apart, as ``dataclasses.MISSING``, by its name in its module."""
+        reduced, kind = it.__reduce_ex__(5), type(it)
+        is_empty = reduced[0] is copyreg.__newobj__ and all(each is None for each in reduced[2:])  # type: ignore[attr-defined]
+        is_mark = is_empty and len(reduced[1]) == 1 and not self.is_by_value(kind.__module__)
+        place = is_mark and place_of(it, [sys.modules[kind.__module__]])
+        return (references.mark, (kind, *place)) if place else reduced
 
     def _of_keras(self, it: Any) -> Any:
         """Reduce a model as Keras does, with what the script has defined for it: Keras finds that by its name."""

@@ -48,6 +48,12 @@ def decorated(module: str, qualname: str) -> object:
     return found
 
 
+def mark(kind: Any, module: str, name: str) -> object:
+    """Return the object of a class that its module has under this name; another one, if it has none."""
+    found: object = getattr(sys.modules[module], name, None)
+    return found if type(found) is kind else kind.__new__(kind)
+
+
 def named(module: str, qualname: str, python: str, by_value: bytes) -> object:
     """Return what has this name here; where nothing has, as in another script, make it from its copy.
 
