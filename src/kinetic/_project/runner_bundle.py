@@ -352,39 +352,25 @@ main(sys.argv[1:], base, folder)
 '''
 _UNPACK = '''"""The files of the runner: written into a folder, or imported from memory by a short process."""
 import importlib.util
+import itertools
 import lzma
 import marshal
 import os
 import sys
-import types
+
+EMPTY = compile("", "", "exec")
 
 
-def files():
-    return marshal.loads(lzma.decompress(__loader__.get_data(os.path.join(os.path.dirname(__file__), "files.xz"))))
+class Files:
+    def __init__(self):
+        packed = __loader__.get_data(os.path.join(os.path.dirname(__file__), "files.xz"))
+        self.columns, self.found = marshal.loads(lzma.decompress(packed))
 
-
-def write(folder):
-    made = set()
-    for name, content in files().items():
-        path = os.path.join(folder, name)
-        above = os.path.dirname(path)
-        if above not in made:
-            os.makedirs(above, exist_ok=True)
-            made.add(above)
-        if isinstance(content, types.CodeType):  # the file of a frame tells whether it is ours
-            content = importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(_placed(content, path))
-            path += "c"
-        with open(path, "wb") as file:
-            file.write(content)
-
-
-def install():
-    sys.meta_path.insert(0, _Importer(files()))
-
-
-class _Importer:
-    def __init__(self, found):
-        self.found = found
+    def code(self, rows, file):  # the file of a frame tells whether it is ours
+        row = next(rows)
+        fields = {name: column[row] for name, column in self.columns.items()}
+        consts = tuple(self.code(rows, file) if each == [] else each for each in fields.pop("co_consts"))
+        return EMPTY.replace(co_filename=file, co_qualname=fields["co_name"], co_consts=consts, **fields)
 
     def find_spec(self, name, path=None, target=None):
         stem = name.replace(".", "/")
@@ -397,15 +383,32 @@ class _Importer:
         return None
 
     def exec_module(self, module):
-        content = self.found[module.__spec__.origin]
-        if not isinstance(content, types.CodeType):
-            content = compile(content, module.__spec__.origin, "exec")
-        exec(content, module.__dict__)
+        file = module.__spec__.origin
+        content = self.found[file]
+        is_code = isinstance(content, int)
+        code = self.code(itertools.count(content), file) if is_code else compile(content, file, "exec")
+        exec(code, module.__dict__)
 
 
-def _placed(code, file):
-    inner = tuple(_placed(each, file) if isinstance(each, types.CodeType) else each for each in code.co_consts)
-    return code.replace(co_filename=file, co_consts=inner)
+def write(folder):
+    files = Files()
+    made = set()
+    for name, content in files.found.items():
+        path = os.path.join(folder, name)
+        above = os.path.dirname(path)
+        if above not in made:
+            os.makedirs(above, exist_ok=True)
+            made.add(above)
+        if isinstance(content, int):
+            content = marshal.dumps(files.code(itertools.count(content), path))
+            content = importlib.util.MAGIC_NUMBER + bytes(12) + content
+            path += "c"
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+def install():
+    sys.meta_path.insert(0, Files())
 '''
 
 

@@ -6,13 +6,17 @@ import ast
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import subprocess
 import sys
+import traceback
+import types
 import zipfile
+import zipimport
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -149,16 +153,69 @@ def compiled(source: str) -> list[tuple[str, int]]:
     return [(ast.dump(tree), 0), *((type(node).__name__, node.lineno) for node in statements)]
 
 
-def test_annotations_of_modules_and_qualified_names_are_not_compiled_and_fields_of_classes_are() -> None:
-    source = "LIMIT: int = 3\nLATER: str\nclass A:\n    field: int = 1\n    def act(self) -> None: ..."
-    made: dict[str, Any] = {}
+SMALL = """
+LIMIT: int = 3
+LATER: str
 
-    code = compile(runner_compiler.Bare().visit(ast.parse(source)), "module", "exec", dont_inherit=True)
-    exec(runner_compiler.with_short_names(code), made)
+class A:
+    field: int = 1
 
-    assert (made["LIMIT"], made["A"].act.__qualname__, made["A"].__annotations__) == (3, "act", {"field": int})
-    assert not made.get("__annotations__")
-    assert "__annotate__" not in made
+    def act(self, *more: int) -> list[int]:
+        return [self.field + each for each in more]
+
+def fail():
+    (lambda: 1 / 0)()
+"""
+
+
+@pytest.fixture
+def unpack(tmp_path: Path) -> types.ModuleType:
+    """Return ``unpack.py`` of a runner that holds the small module, as source too."""
+    (tmp_path / "small.py").write_text(SMALL)
+    asked = {"compile": {"small.py": f"{tmp_path}/small.py"}, "keep": {"kept.py": f"{tmp_path}/small.py"}, "texts": {}}
+    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", runner_compiler.__file__]
+    packed = subprocess.run(words, input=json.dumps(asked).encode(), stdout=-1, check=True).stdout
+    with zipfile.ZipFile(tmp_path / "runner.zip", "w") as archive:
+        archive.writestr("files.xz", packed)
+        archive.writestr("unpack.py", zipfile.ZipFile(io.BytesIO(runner_bundle.build().data)).read("unpack.py"))
+    spec = zipimport.zipimporter(f"{tmp_path}/runner.zip").find_spec("unpack")
+    unpack = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unpack)
+    return unpack
+
+
+def from_folder(unpack: types.ModuleType, folder: Path, name: str) -> types.ModuleType:
+    unpack.write(folder)
+    return importlib.util.module_from_spec(importlib.machinery.PathFinder.find_spec(name, [str(folder)]))
+
+
+def from_memory(unpack: types.ModuleType, folder: Path, name: str) -> types.ModuleType:
+    return importlib.util.module_from_spec(unpack.Files().find_spec(name))
+
+
+@pytest.mark.parametrize("found", [from_folder, from_memory])
+@pytest.mark.parametrize("name", ["small", "kept"])
+def test_what_was_packed_runs_as_it_was_written(unpack: types.ModuleType, tmp_path: Path, found, name: str) -> None:
+    module = found(unpack, tmp_path / "folder", name)
+
+    module.__spec__.loader.exec_module(module)
+
+    assert (module.LIMIT, module.A().act(1, 2), module.A.__annotations__) == (3, [2, 3], {"field": int})
+    with pytest.raises(ZeroDivisionError) as caught:
+        module.fail()
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(caught.tb)[1:]]
+    file = module.__spec__.origin.removesuffix("c")
+    assert frames == [(file, 12, "fail"), (file, 12, "<lambda>")]
+
+
+def test_annotations_of_modules_and_qualified_names_are_not_packed(unpack: types.ModuleType, tmp_path: Path) -> None:
+    module = from_folder(unpack, tmp_path / "folder", "small")
+
+    module.__spec__.loader.exec_module(module)
+
+    assert module.A.act.__qualname__ == "act"
+    assert not {"__annotations__", "__annotate__"} & vars(module).keys()
+    assert module.A.act.__annotations__ == {}
 
 
 # A door to the client's side names what a job finds stand-ins for.
