@@ -11,11 +11,14 @@ from kinetic.errors import DataError, DataMissingError, OptionError, OptionTypeE
 
 TYPE_CHECKING = False  # as in kinetic/__init__.py: scripts that only decorate import this module
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _CLOUDS = ("gs://", "s3://", "az://")  # of _stores/protocol.py, which this would load
 _HUGGING_FACE = "hf://"
 _FILE = "file://"
+_VOLUMES = 'volumes={"/data": kinetic.Data("./set")}'
+_OURS = "/_kinetic"  # mount points of our own
 _KNOWN = "gs://bucket/…, s3://bucket/…, az://container@account/…, hf://data-set, or a path of this machine"
 
 
@@ -293,3 +296,34 @@ def _warn_of_missing_slash(data: Data) -> None:
         from kinetic._output import terminal as output
 
         output.warn(f"{data!r} is one object; if you mean everything below it, end it with a slash: '{data.path}/'")
+
+
+def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:
+    """Return volumes by their paths, without slashes at the end."""
+    found: dict[str, Data] = {}
+    for path, data in volumes.items():
+        if not isinstance(path, str) or not isinstance(data, Data):
+            raise OptionTypeError(f"volumes={{{path!r}: {data!r}}} is not a path and a Data", next=_VOLUMES)
+        mount = path.rstrip("/")
+        if why := _problem(path, mount, found):
+            raise OptionError(f"a volume cannot be mounted at {path!r}", why=why, next=_VOLUMES)
+        found[mount] = data
+    return found
+
+
+def _problem(path: str, mount: str, others: Mapping[str, Data]) -> str | None:
+    if not path.startswith("/"):
+        return "the path is not absolute"
+    if not mount:
+        return "it is the root of the file system"
+    plain = "/" + os.path.normpath(mount).lstrip("/").replace("\0", "")
+    if plain != mount:
+        return f"the path is not in its plain form, {plain!r}"
+    if mount == _OURS or mount.startswith(f"{_OURS}/"):
+        return f"{_OURS}/ is reserved for kinetic"
+    for other in others:
+        if f"{mount}/".startswith(f"{other}/") or other.startswith(f"{mount}/"):
+            return f"another volume is mounted at {other!r}" + (
+                ", and one cannot be inside the other" * (other != mount)
+            )
+    return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from kinetic.errors import (
     IntegrityError,
     KeyMissingError,
     OptionError,
-    OptionTypeError,
 )
 
 _LISTED = 8  # manifests of one content differ only in how it was packed; a few of them are enough
@@ -322,10 +320,6 @@ def _check_object_name(prefix: str, file: File) -> None:
 # ------------------------------------------------------------------------------------------------ everything of a call
 
 
-_OURS = "/_kinetic"
-_EXAMPLE = 'volumes={"/data": kinetic.Data("./set")}'
-
-
 def ship_all(
     found: Sequence[Data],
     volumes: Mapping[str, Data],
@@ -350,7 +344,7 @@ def ship_all(
     Returns:
         A reference for each argument, in order, and then one for each volume, with its mount path.
     """
-    mounts = check_volumes(volumes)
+    mounts = data_.check_volumes(volumes)
     writable = settings.read_variable("KINETIC_DATA_WRITABLE", os.environ) == "1"
     sent: dict[tuple[str, bool], DataRef] = {}
     references = []
@@ -365,34 +359,3 @@ def ship_all(
         path, trust = data_.raw_of(data), data.hf_trust_remote_code
         references.append(replace(sent[which], path=path, trust=trust, mount=mount, writable=writable))
     return tuple(references)
-
-
-def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:
-    """Return volumes by their paths, without slashes at the end."""
-    found: dict[str, Data] = {}
-    for path, data in volumes.items():
-        if not isinstance(path, str) or not isinstance(data, Data):
-            raise OptionTypeError(f"volumes={{{path!r}: {data!r}}} is not a path and a Data", next=_EXAMPLE)
-        mount = path.rstrip("/")
-        if why := _problem(path, mount, found):
-            raise OptionError(f"a volume cannot be mounted at {path!r}", why=why, next=_EXAMPLE)
-        found[mount] = data
-    return found
-
-
-def _problem(path: str, mount: str, others: Mapping[str, Data]) -> str | None:
-    if not path.startswith("/"):
-        return "the path is not absolute"
-    if not mount:
-        return "it is the root of the file system"
-    plain = "/" + posixpath.normpath(mount).lstrip("/").replace("\0", "")
-    if plain != mount:
-        return f"the path is not in its plain form, {plain!r}"
-    if mount == _OURS or mount.startswith(f"{_OURS}/"):
-        return f"{_OURS}/ is reserved for kinetic"
-    for other in others:
-        if f"{mount}/".startswith(f"{other}/") or other.startswith(f"{mount}/"):
-            return f"another volume is mounted at {other!r}" + (
-                ", and one cannot be inside the other" * (other != mount)
-            )
-    return None

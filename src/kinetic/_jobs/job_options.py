@@ -232,7 +232,7 @@ def _check_flags(options: Options) -> None:
 def _check_volumes(volumes: object) -> None:
     if volumes is None:
         return
-    from kinetic._data import ship as data_ship  # only for those who use it
+    from kinetic._data import data  # only for those who use it
 
     if not isinstance(volumes, dict):
         raise OptionTypeError(
@@ -240,7 +240,7 @@ def _check_volumes(volumes: object) -> None:
             why=f"it is of type {type(volumes).__qualname__}",
             next='volumes={"/data": kinetic.Data("./data/")}',
         )
-    data_ship.check_volumes(volumes)
+    data.check_volumes(volumes)
 
 
 def _checked_resources(written: object) -> dict[str, object] | None:

@@ -224,12 +224,18 @@ MODULES = (
 )
 # What of a room only clients and tests load.
 _NOT_SENT = frozenset(
-    {"kinetic._hardware.prices", "kinetic._output.job_text", "kinetic._output.notebook", "kinetic._stores.memory"}
+    {
+        "kinetic._blobs.sender",
+        "kinetic._data.ship",
+        "kinetic._hardware.prices",
+        "kinetic._output.job_text",
+        "kinetic._output.notebook",
+        "kinetic._stores.memory",
+    }
 )
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",
-    "kinetic._blobs.sender",
     "kinetic._config.home",
     "kinetic._config.profiles",
     "kinetic._config.target",

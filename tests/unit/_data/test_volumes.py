@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kinetic._data import Data, ship
-from kinetic._data.ship import check_volumes, ship_all
+from kinetic._data.data import check_volumes
+from kinetic._data.ship import ship_all
 from kinetic.errors import DataChangedError, OptionError, OptionTypeError
 
 
