@@ -166,11 +166,11 @@ def frozen_of(data: Data) -> str:
 
 
 def _cache() -> Path | None:
-    from kinetic._config import target as settings
+    from kinetic._config import home
     from kinetic.errors import SettingsError
 
     try:
-        return settings.kinetic_home(os.environ) / "cache" / "data"
+        return home.kinetic_home(os.environ) / "cache" / "data"
     except SettingsError:  # no home folder for this user: nothing is remembered
         return None
 

@@ -205,8 +205,6 @@ MODULES = (
     "kinetic._config",
     "kinetic._config.home",
     "kinetic._config.options",
-    "kinetic._config.profiles",
-    "kinetic._config.target",
     "kinetic._google",
     "kinetic._google.default_credentials",
     "kinetic._google.login",
@@ -237,8 +235,6 @@ _NOT_SENT = frozenset(
 SELDOM = (
     "kinetic._blobs.file_tree",
     "kinetic._config.home",
-    "kinetic._config.profiles",
-    "kinetic._config.target",
     "kinetic._data",
     "kinetic._google.login",
     "kinetic._jobs.data_refs",

@@ -87,14 +87,14 @@ def _path_of(data: Data) -> str:
     import tempfile
     from pathlib import Path
 
-    from kinetic._config import target as settings
+    from kinetic._config import home
     from kinetic._data import remote_refs
     from kinetic._runner.data.mounted_data import JobFolders
     from kinetic._runner.data.provision import provide
 
     folder = Path(tempfile.mkdtemp(prefix="kinetic-data-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    cache = settings.kinetic_home(os.environ) / "cache" / "fetched"
+    cache = home.kinetic_home(os.environ) / "cache" / "fetched"
     return provide([remote_refs.refer_to(data)], JobFolders(folder, cache, os.environ))[0]
 
 

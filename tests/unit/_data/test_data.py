@@ -267,14 +267,14 @@ def test_a_pickle_can_be_opened_where_the_path_does_not_exist(folder, tmp_path):
 
 
 def test_without_a_home_folder_the_hash_is_computed_all_the_same(folder, monkeypatch):
-    from kinetic._config import target as settings
+    from kinetic._config import home
     from kinetic.errors import SettingsError
 
     def no_home(_environ):
         raise SettingsError("no home folder is known")
 
     expected = Data(folder).content_hash()
-    monkeypatch.setattr(settings, "kinetic_home", no_home)
+    monkeypatch.setattr(home, "kinetic_home", no_home)
 
     assert Data(folder).content_hash() == expected
 
