@@ -14,7 +14,7 @@ import pytest
 
 import kinetic
 from kinetic import _hardware as hardware
-from kinetic._config.options import VARIABLES
+from kinetic._config.variables import VARIABLES
 from kinetic._jobs import status
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import click
 
 from kinetic._cli import shared_options
 from kinetic._cli.error_output import ERROR
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column

@@ -278,7 +278,7 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
     """Read the values of ``--option``."""
     if not written:
         return {}
-    from kinetic._jobs import job_options  # only where there is an option
+    from kinetic._jobs import option_sources  # only where there is an option
 
     found: dict[str, object] = {}
     for text in written:
@@ -289,7 +289,7 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
                 why="it takes the name of a job option and its value",
                 next="write --option accelerator=gpu-l4, for example",
             )
-        found[key.strip()] = job_options.of_text(key.strip(), value.strip())
+        found[key.strip()] = option_sources.of_text(key.strip(), value.strip())
     return found
 
 

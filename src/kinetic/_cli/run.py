@@ -379,11 +379,11 @@ class _Reporter:
         if self._descriptor is None:
             return
         from kinetic._config import profiles
-        from kinetic._jobs import job_options
+        from kinetic._jobs import option_sources
         from kinetic._project import root
 
         plan, profile = root.find_root(function), profiles.choose(os.environ).profile
-        found = job_options.look_up(plan.root, profile, os.environ, only=["keep_warm"])
+        found = option_sources.look_up(plan.root, profile, os.environ, only=["keep_warm"])
         if found.options["keep_warm"].source == "default":
             os.environ[_WARM_VARIABLE] = _WARM  # weaker than the decorator and the option
         signal.signal(signal.SIGTERM, self._end)

@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from kinetic._cli import shared_options
-from kinetic._config import cluster, options, profiles
+from kinetic._config import cluster, profiles, project_options, variables
 from kinetic._config import target as settings
-from kinetic._config.options import BY_NAME, INSIDE_A_JOB
+from kinetic._config.options import BY_NAME
+from kinetic._config.variables import INSIDE_A_JOB
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import Column
@@ -85,8 +86,8 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
     """
     reader = _SettingsReader()
     rows = reader.rows()
-    reader.notes += options.describe_misread_switches(os.environ)
-    unknown = options.unknown_variables(os.environ)
+    reader.notes += variables.describe_misread_switches(os.environ)
+    unknown = variables.unknown_variables(os.environ)
     if as_json:
         found = [{**row._asdict(), "value": row.shown} for row in rows]
         problems = [problem.what for problem in reader.problems]
@@ -97,7 +98,7 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
         for note in reader.notes:
             click.echo(output_format.plain(note), err=True)
         if unknown:
-            click.echo(f"warning: {options.describe_unknown_variables(unknown)}", err=True)
+            click.echo(f"warning: {variables.describe_unknown_variables(unknown)}", err=True)
     if reader.problems:
         raise reader.problems[0]
 
@@ -175,15 +176,15 @@ class _SettingsReader:
         yield Row("local_gpus", [*found.gpus], limits.variable_of_gpus(os.environ) or _DEFAULT)
 
     def _job_rows(self) -> Iterator[Row]:
-        from kinetic._jobs import job_options
+        from kinetic._jobs import option_sources
 
         root = self._project()
-        written = options.read_project_options(root) if root is not None else None
-        for name in job_options.NAMES:
+        written = project_options.read_project_options(root) if root is not None else None
+        for name in option_sources.NAMES:
             yield from self._tried(partial(self._option_row, name, root))
         if written is not None:
             for name, value in written.values.items():
-                if name not in job_options.NAMES:
+                if name not in option_sources.NAMES:
                     yield Row(name, value, f"[tool.kinetic] in {written.file}")
 
     def _stall_row(self) -> Iterator[Row]:
@@ -199,9 +200,9 @@ class _SettingsReader:
         yield Row("log_level", text or None, _variable(output.LEVEL_VARIABLE), default)
 
     def _option_row(self, name: str, root: Path | None) -> Iterator[Row]:
-        from kinetic._jobs import job_options
+        from kinetic._jobs import option_sources
 
-        found = job_options.look_up(root, self._profile, os.environ, only=[name])
+        found = option_sources.look_up(root, self._profile, os.environ, only=[name])
         self.notes += [note for note in found.notes if note not in self.notes]
         yield Row(name, *found.options[name])
 

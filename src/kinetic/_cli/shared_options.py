@@ -146,10 +146,10 @@ def job_options(function: Command) -> Command:
 
 def read_job_options(given: dict[str, Any]) -> dict[str, Any]:
     """Read the values of job options as profiles and variables do; leave out what was not given."""
-    from kinetic._jobs import job_options  # only where jobs are submitted
+    from kinetic._jobs import option_sources  # only where jobs are submitted
 
     return {
-        name: job_options.of_text(name, value) if name in BY_NAME and isinstance(value, str) else value
+        name: option_sources.of_text(name, value) if name in BY_NAME and isinstance(value, str) else value
         for name, value in given.items()
         if value is not None
     }
@@ -382,7 +382,7 @@ def job_command(job_id: str) -> str:
 def named_project(given: str | None) -> str:
     """Return the project that an option, a variable, the profile or the login names; "" for none."""
     from kinetic._config import profiles
-    from kinetic._config.options import read_variable
+    from kinetic._config.variables import read_variable
     from kinetic._google import default_credentials
 
     environ = os.environ

@@ -14,7 +14,7 @@ import click
 from kinetic._backends import registry
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.error_output import ERROR, print_parts
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._output import format as output_format
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, duration_text

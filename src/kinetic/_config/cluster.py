@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
-from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, SettingValue, read_resources, read_variable
+from kinetic._config.options import ResourceRequests, SettingValue, read_resources
+from kinetic._config.variables import CLUSTER_SETTINGS, read_variable
 from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import OptionError
 

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._wire import folders
 from kinetic.errors import SettingsError
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kinetic._backends import registry
 from kinetic._config.home import kinetic_home, path_of
-from kinetic._config.options import CLUSTER_SETTINGS, read_variable
+from kinetic._config.variables import CLUSTER_SETTINGS, read_variable
 from kinetic._wire import NamedTuple, folders
 from kinetic.errors import OptionError, SettingsError
 

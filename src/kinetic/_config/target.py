@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kinetic._backends import registry
 from kinetic._config import profiles
 from kinetic._config.home import ensure_home, kinetic_home, machine_id, runtime_folder
-from kinetic._config.options import VARIABLES, read_variable
+from kinetic._config.variables import VARIABLES, read_variable
 from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
 
@@ -64,7 +64,7 @@ class Target(NamedTuple):
     store: Setting
     context: Setting  # of the kubeconfig; "" for GKE's own endpoint
     home: Setting  # the kinetic home on this machine, an absolute path
-    profile: Profile | None = None  # the active profile; its job options are applied by ``_jobs/job_options``
+    profile: Profile | None = None  # the active profile; its job options are applied by ``_jobs/option_sources``
     notes: tuple[str, ...] = ()  # sentences that the user should see once
 
     @property

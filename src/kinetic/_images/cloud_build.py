@@ -23,7 +23,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 from kinetic._config import home
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._google import api, builds, default_credentials, login
 from kinetic._google.api import Service
 from kinetic._google.artifacts import Repository

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._config import home
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._images import lock as locks
 from kinetic._images import uv
 from kinetic._images.base_image import BaseImage

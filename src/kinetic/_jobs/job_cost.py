@@ -15,7 +15,7 @@ from kinetic import _hardware as hardware
 from kinetic._backends import registry
 from kinetic._config import home as config_home
 from kinetic._hardware import prices
-from kinetic._jobs import job_options
+from kinetic._jobs import option_sources
 from kinetic._output import terminal as output
 from kinetic._output.format import duration_text
 from kinetic.errors import KineticError, OptionError
@@ -48,7 +48,7 @@ def limited(options: Options, placement: Placement, target: Target, root: Path, 
     Raises:
         OptionError: The price of the hardware is not known and there is no deadline, or the limit is for seconds.
     """
-    found = job_options.look_up(root, target.profile, environ, only=[_OPTION]).options[_OPTION]
+    found = option_sources.look_up(root, target.profile, environ, only=[_OPTION]).options[_OPTION]
     if found.value is None or registry.is_here(target.backend.value):
         return options
     limit = float(found.value)  # type: ignore[arg-type]  # checked to be a number

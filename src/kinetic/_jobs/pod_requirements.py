@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from kinetic._config import options as config_options
+from kinetic._config import project_options
 from kinetic._config.cluster import PodRequirements
-from kinetic._config.options import ResourceRequests, read_variable
+from kinetic._config.options import ResourceRequests
+from kinetic._config.variables import read_variable
 from kinetic._images import image_choice, uv
-from kinetic._jobs import job_options, locate, status
+from kinetic._jobs import job_options, locate, option_sources, status
 from kinetic._output import terminal as output
 from kinetic._project import configured_indexes, dependencies, root
 from kinetic._project.dependencies import Dependencies, Wanted
@@ -163,7 +165,7 @@ def requirements_of(
     image = choose(options.container_image)
     if options.container_image == image_choice.PREBUILT and published:
         image = _published(image, environ)
-    is_wanted = functools.partial(job_options.is_wanted, root=plan.root, profile=profile, environ=environ)
+    is_wanted = functools.partial(option_sources.is_wanted, root=plan.root, profile=profile, environ=environ)
     asked = PodRequirements(
         needs=ResourceRequests(*config_options.read_resources(options.resources or {})),
         settings=settings,
@@ -328,7 +330,7 @@ def find_dependencies(
     function: Callable[..., Any], plan: Plan, *, base: bool, export: Export | None = None, environ: Mapping[str, str]
 ) -> Dependencies:
     """Find what the project of a function, whose own file may say so as well, needs installed."""
-    options = config_options.read_project_options(plan.root)
+    options = project_options.read_project_options(plan.root)
     found = dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)) if plan.source is None else plan.source or None,

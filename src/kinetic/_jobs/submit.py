@@ -16,10 +16,12 @@ from kinetic import _hardware as hardware
 from kinetic._backends.local import limits
 from kinetic._backends.protocol import Launch
 from kinetic._config import options as config_options
+from kinetic._config import project_options, variables
 from kinetic._config import target as settings
-from kinetic._config.options import ResourceRequests, read_variable
+from kinetic._config.options import ResourceRequests
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import data_refs, environment, job_options, locate, script_state, submit_context
+from kinetic._config.variables import read_variable
+from kinetic._jobs import data_refs, environment, job_options, locate, option_sources, script_state, submit_context
 from kinetic._jobs.submit_context import SubmitContext
 from kinetic._output import terminal as output
 from kinetic._output.format import count_text, seconds_text, size_text
@@ -73,9 +75,9 @@ def announce(context: SubmitContext, options: Options) -> None:
         output.report_once(f"jobs run in the namespace {target.namespace.value} of {where}")
     for note in context.notes:
         output.report_once(note)
-    if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
-        output.warn_once(config_options.describe_unknown_variables(strange))
-    for sentence in config_options.describe_misread_switches(os.environ):
+    if strange := variables.unknown_variables(os.environ, options.capture_env_vars or ()):
+        output.warn_once(variables.describe_unknown_variables(strange))
+    for sentence in variables.describe_misread_switches(os.environ):
         output.warn_once(sentence)
     if wrong := _wrong_variable(os.environ):
         output.warn_once(wrong.what, why=wrong.why or "", next=wrong.next or "")
@@ -175,7 +177,7 @@ def environment_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     from kinetic._jobs import pod_requirements
 
     isolated_environment.wanted(os.environ)  # rejects any other word
-    base = job_options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
+    base = option_sources.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
     export = functools.partial(lock_store.exported, environ=os.environ)
     found = pod_requirements.find_dependencies(function, plan, base=base, export=export, environ=os.environ)
     backend = locate.local()
@@ -293,7 +295,7 @@ class Shipment(NamedTuple):
 
     def cache_key(self) -> bytes:
         """Return the key of the compile cache; empty where that is off."""
-        if not job_options.is_wanted("compile_cache", self.plan.root, self.context.target.profile, os.environ):
+        if not option_sources.is_wanted("compile_cache", self.plan.root, self.context.target.profile, os.environ):
             return b""
         return documents.cache_key(self.context.key, self.context.store.url)
 
@@ -359,7 +361,7 @@ def resolve(
     What follows runs in ``Shipment.building``, and ends with ``Shipment.finished``.
     """
     plan = plan or root.find_root(function)
-    options = job_options.applied(options, plan.root, context.target.profile, os.environ)
+    options = option_sources.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
         context = submit_context.prepare(options)  # the backend was chosen before the project was read
     if not context.backend.is_here:
@@ -370,7 +372,7 @@ def resolve(
     _check_outputs(options, context)
     _check_volumes(options, context)
     captured = job_options.capture(options.capture_env_vars or (), os.environ)
-    by_value = tuple(config_options.read_project_options(plan.root).by_value)
+    by_value = tuple(project_options.read_project_options(plan.root).by_value)
     captured = captured._replace(words=script_state.command_line(function, plan, by_value))
     if missing := job_options.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"

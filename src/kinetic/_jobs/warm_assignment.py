@@ -20,7 +20,7 @@ from kinetic import _hardware as hardware
 from kinetic._config import cluster
 from kinetic._config import target as settings
 from kinetic._config.cluster import PodRequirements
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._jobs import cold_start, job_cost, locate
 from kinetic._output import notebook
 from kinetic._output import terminal as output

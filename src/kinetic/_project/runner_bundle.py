@@ -205,6 +205,7 @@ MODULES = (
     "kinetic._config",
     "kinetic._config.home",
     "kinetic._config.options",
+    "kinetic._config.variables",
     "kinetic._google",
     "kinetic._google.default_credentials",
     "kinetic._google.login",
@@ -235,6 +236,7 @@ _NOT_SENT = frozenset(
 SELDOM = (
     "kinetic._blobs.file_tree",
     "kinetic._config.home",
+    "kinetic._config.variables",
     "kinetic._data",
     "kinetic._google.login",
     "kinetic._jobs.data_refs",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._config import home as config_home
-from kinetic._config.options import INSIDE_A_JOB, VARIABLES
+from kinetic._config.variables import INSIDE_A_JOB, VARIABLES
 
 PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._config.options import _PLACES, read_project_options
+from kinetic._config.project_options import _PLACES, read_project_options
 from kinetic.errors import SettingsError
 
 

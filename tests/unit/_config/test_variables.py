@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import options
 from kinetic._config import target as _settings
-from kinetic._config.options import VARIABLES, read_variable
+from kinetic._config import variables
+from kinetic._config.variables import VARIABLES, read_variable
 
 ROOM = Path(_settings.__file__).parent
 
@@ -48,10 +48,10 @@ def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name(
         "KINETICS": "not ours",
     }
 
-    found = options.unknown_variables(environ, besides=["KINETIC_MINE"])
+    found = variables.unknown_variables(environ, besides=["KINETIC_MINE"])
 
     assert found == {"KINETIC_PROJEKT": "KINETIC_PROJECT", "KINETIC_QQQQQQQQQQQQQQQQ": ""}
-    assert options.describe_unknown_variables(found).startswith(
+    assert variables.describe_unknown_variables(found).startswith(
         "kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?), KINETIC_QQQQQQQQQQQQQQQQ; "
     )
 
@@ -61,13 +61,13 @@ def test_every_variable_that_our_source_names_is_described_or_ours() -> None:
     for file in ROOM.parent.rglob("*.py"):
         named |= set(re.findall(r'"(KINETIC_[A-Z_]+[A-Z])"', file.read_text()))
 
-    assert options.unknown_variables(dict.fromkeys(named, "")) == {}
+    assert variables.unknown_variables(dict.fromkeys(named, "")) == {}
 
 
 def test_a_variable_that_is_like_an_option_is_answered_with_the_option() -> None:
-    found = options.unknown_variables({"KINETIC_ACCELERATOR": "cpu", "KINETIC_SPOT": "1", "KINETIC_CAT": "1"})
+    found = variables.unknown_variables({"KINETIC_ACCELERATOR": "cpu", "KINETIC_SPOT": "1", "KINETIC_CAT": "1"})
 
-    assert options.describe_unknown_variables(found).startswith(
+    assert variables.describe_unknown_variables(found).startswith(
         "kinetic does not read KINETIC_ACCELERATOR (pass accelerator=… to kinetic.run), KINETIC_CAT, "
         "KINETIC_SPOT (pass spot=… to kinetic.run);"
     )

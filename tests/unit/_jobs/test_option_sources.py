@@ -20,7 +20,7 @@ from kinetic._cli.run import run as command_run
 from kinetic._config import options as config_options
 from kinetic._config.options import JOB_OPTIONS, ResourceRequests
 from kinetic._config.profiles import Profile
-from kinetic._jobs import job_options
+from kinetic._jobs import option_sources
 from kinetic._jobs.job_options import Options
 from kinetic.errors import OptionError, SettingsError
 
@@ -61,18 +61,18 @@ def test_the_defaults_look_like_what_they_stand_for():
 
 
 def test_not_given_is_known_from_the_same_value_given():
-    assert not job_options.is_given(Options.checked(), "accelerator")
-    assert not job_options.is_given(Options.checked(), "spot")
-    assert job_options.is_given(Options.checked(accelerator="tpu-v5e-1"), "accelerator")
-    assert job_options.is_given(Options.checked(spot=False), "spot")
+    assert not option_sources.is_given(Options.checked(), "accelerator")
+    assert not option_sources.is_given(Options.checked(), "spot")
+    assert option_sources.is_given(Options.checked(accelerator="tpu-v5e-1"), "accelerator")
+    assert option_sources.is_given(Options.checked(spot=False), "spot")
 
 
 def test_not_given_stays_so_through_with_options_and_through_a_pickle():
     changed = pickle.loads(pickle.dumps(Options.checked().changed(deadline=5)))
 
-    assert not job_options.is_given(changed, "accelerator")
-    assert not job_options.is_given(changed, "spot")
-    assert job_options.is_given(changed.changed(accelerator="tpu-v5e-1"), "accelerator")
+    assert not option_sources.is_given(changed, "accelerator")
+    assert not option_sources.is_given(changed, "spot")
+    assert option_sources.is_given(changed.changed(accelerator="tpu-v5e-1"), "accelerator")
 
 
 # Who wins.
@@ -93,7 +93,7 @@ def test_an_accelerator_that_is_given_beats_the_profile_beats_the_project(
 ):
     project(root, written)
 
-    found = job_options.applied(Options.checked(**given), root, profile, environ)
+    found = option_sources.applied(Options.checked(**given), root, profile, environ)
 
     assert found.accelerator == expected
     assert type(found.accelerator) is str
@@ -115,7 +115,7 @@ def test_a_deadline_that_is_given_beats_the_variable_beats_the_profile_beats_the
 ):
     project(root, written)
 
-    found = job_options.applied(Options.checked(**given), root, profile, {**environ, "KINETIC_DEADLINE": variable})
+    found = option_sources.applied(Options.checked(**given), root, profile, {**environ, "KINETIC_DEADLINE": variable})
 
     assert found.deadline == expected
 
@@ -133,29 +133,31 @@ def test_a_deadline_that_is_given_beats_the_variable_beats_the_profile_beats_the
 def test_a_flag_that_is_given_as_false_is_given(given, profile, written, expected, root, environ):
     project(root, written)
 
-    assert job_options.applied(Options.checked(**given), root, profile, environ).spot is expected
+    assert option_sources.applied(Options.checked(**given), root, profile, environ).spot is expected
 
 
 def test_an_image_comes_from_the_profile_or_the_project(root, environ):
     project(root, 'container_image = "prebuilt"')
 
-    assert job_options.applied(Options.checked(), root, None, environ).container_image == "prebuilt"
-    assert job_options.applied(Options.checked(), root, team(container_image="a/b"), environ).container_image == "a/b"
-    assert job_options.applied(Options.checked(container_image="c/d"), root, None, environ).container_image == "c/d"
+    assert option_sources.applied(Options.checked(), root, None, environ).container_image == "prebuilt"
+    assert (
+        option_sources.applied(Options.checked(), root, team(container_image="a/b"), environ).container_image == "a/b"
+    )
+    assert option_sources.applied(Options.checked(container_image="c/d"), root, None, environ).container_image == "c/d"
 
 
 def test_filling_in_twice_changes_nothing(root, environ):
     project(root, 'accelerator = "gpu-t4"')
-    once = job_options.applied(Options.checked(), root, None, environ)
+    once = option_sources.applied(Options.checked(), root, None, environ)
     project(root, 'accelerator = "gpu-l4"')
 
-    assert job_options.applied(once, root, None, environ).accelerator == "gpu-t4"
+    assert option_sources.applied(once, root, None, environ).accelerator == "gpu-t4"
 
 
 def test_every_option_tells_who_set_it(root, environ):
     project(root, 'accelerator = "gpu-t4"')
 
-    found = job_options.look_up(root, team(spot=True), {**environ, "KINETIC_DEADLINE": "20"}).options
+    found = option_sources.look_up(root, team(spot=True), {**environ, "KINETIC_DEADLINE": "20"}).options
 
     assert found == {
         "accelerator": ("gpu-t4", f"[tool.kinetic] in {root / 'pyproject.toml'}"),
@@ -180,7 +182,7 @@ def test_a_bad_value_of_the_project_names_file_line_and_key(root, environ):
     project(root, '# a remark\naccelerator = "gpu-l5"')
 
     with pytest.raises(SettingsError) as caught:
-        job_options.applied(Options.checked(), root, None, environ)
+        option_sources.applied(Options.checked(), root, None, environ)
 
     assert caught.value.what == (
         f'accelerator in [tool.kinetic] of {root / "pyproject.toml"}, line 6, cannot be used: unknown GPU "gpu-l5"'
@@ -194,19 +196,19 @@ def test_the_line_is_that_of_our_table_and_not_of_another(root, environ):
     )
 
     with pytest.raises(SettingsError, match="line 4,"):
-        job_options.applied(Options.checked(), root, None, environ)
+        option_sources.applied(Options.checked(), root, None, environ)
 
 
 def test_a_value_in_a_place_where_no_line_can_be_named_is_told_without(root, environ):
     (root / "pyproject.toml").write_text("[tool]\nkinetic = { deadline = -1 }\n")
 
     with pytest.raises(SettingsError, match=r"pyproject.toml cannot be used: deadline=-1 is not a positive"):
-        job_options.applied(Options.checked(), root, None, environ)
+        option_sources.applied(Options.checked(), root, None, environ)
 
 
 def test_a_bad_value_of_a_profile_names_file_and_profile(root, environ, tmp_path):
     with pytest.raises(SettingsError) as caught:
-        job_options.applied(Options.checked(), root, team(deadline="soon"), environ)
+        option_sources.applied(Options.checked(), root, team(deadline="soon"), environ)
 
     assert caught.value.what.startswith(
         f"deadline in profile team of {tmp_path / 'home' / 'profiles.json'} cannot be used: deadline='soon'"
@@ -216,11 +218,11 @@ def test_a_bad_value_of_a_profile_names_file_and_profile(root, environ, tmp_path
 def test_a_bad_value_that_the_decorator_overrules_hurts_nobody(root, environ):
     project(root, 'accelerator = "gpu-l5"')
 
-    assert job_options.applied(Options.checked(accelerator="cpu"), root, None, environ).accelerator == "cpu"
+    assert option_sources.applied(Options.checked(accelerator="cpu"), root, None, environ).accelerator == "cpu"
 
 
 def test_what_a_later_version_wrote_into_a_profile_and_nobody_follows_is_told(root, environ):
-    found = job_options.look_up(root, team(queue="high"), environ)
+    found = option_sources.look_up(root, team(queue="high"), environ)
 
     assert found.notes == (
         f"queue in profile team of {environ['KINETIC_HOME']}/profiles.json has no effect in this release of kinetic",
@@ -243,13 +245,13 @@ def test_what_a_later_version_wrote_into_a_profile_and_nobody_follows_is_told(ro
 def test_retries_come_from_the_first_that_says_something(given, more, profile, written, expected, root, environ):
     project(root, written)
 
-    assert job_options.applied(Options.checked(**given), root, profile, {**environ, **more}).retries == expected
+    assert option_sources.applied(Options.checked(**given), root, profile, {**environ, **more}).retries == expected
 
 
 def test_resources_come_from_the_first_that_says_something(root, environ):
     def found(profile=None, **given):
         options = Options.checked(**given)
-        return config_options.read_resources(job_options.applied(options, root, profile, environ).resources or {})
+        return config_options.read_resources(option_sources.applied(options, root, profile, environ).resources or {})
 
     assert found() == ResourceRequests()
     project(root, 'resources = { cpu = 1.5, memory = "16Gi", shm = "500M" }')
@@ -263,9 +265,11 @@ def test_resources_come_from_the_first_that_says_something(root, environ):
 def test_a_text_with_a_unit_is_a_deadline_wherever_it_stands(root, environ):
     project(root, 'deadline = "10m"')
 
-    assert job_options.applied(Options.checked(), root, None, environ).deadline == 600.0
-    assert job_options.applied(Options.checked(), root, team(deadline="2h"), environ).deadline == 7200.0
-    assert job_options.applied(Options.checked(), root, None, environ | {"KINETIC_DEADLINE": "1d"}).deadline == 86400.0
+    assert option_sources.applied(Options.checked(), root, None, environ).deadline == 600.0
+    assert option_sources.applied(Options.checked(), root, team(deadline="2h"), environ).deadline == 7200.0
+    assert (
+        option_sources.applied(Options.checked(), root, None, environ | {"KINETIC_DEADLINE": "1d"}).deadline == 86400.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,7 +285,7 @@ def test_a_text_with_a_unit_is_a_deadline_wherever_it_stands(root, environ):
 )
 def test_a_variable_that_cannot_be_used_is_named(variable, text, words, root, environ):
     with pytest.raises(OptionError) as caught:
-        job_options.applied(Options.checked(), root, None, {**environ, variable: text})
+        option_sources.applied(Options.checked(), root, None, {**environ, variable: text})
 
     assert f"{variable}={text!r} cannot be used: " in caught.value.what
     assert words in caught.value.what
@@ -289,11 +293,11 @@ def test_a_variable_that_cannot_be_used_is_named(variable, text, words, root, en
 
 @pytest.mark.parametrize("name", ["base_packages", "require_accelerator"])
 def test_what_holds_for_a_whole_project_is_said_by_project_profile_or_variable(name, root, environ):
-    assert job_options.is_wanted(name, root, None, environ)
+    assert option_sources.is_wanted(name, root, None, environ)
     project(root, f"{name} = false")
-    assert not job_options.is_wanted(name, root, None, environ)
-    assert job_options.is_wanted(name, root, team(**{name: True}), environ)
-    assert not job_options.is_wanted(name, root, team(**{name: True}), environ | {f"KINETIC_{name.upper()}": "no"})
+    assert not option_sources.is_wanted(name, root, None, environ)
+    assert option_sources.is_wanted(name, root, team(**{name: True}), environ)
+    assert not option_sources.is_wanted(name, root, team(**{name: True}), environ | {f"KINETIC_{name.upper()}": "no"})
 
 
 def test_the_table_of_the_manual_is_the_table_of_the_code():
@@ -329,7 +333,7 @@ def test_what_cannot_work_is_refused_wherever_the_job_goes(root, environ, text, 
     project(root, text)
 
     with pytest.raises(SettingsError) as caught:
-        job_options.applied(Options.checked(accelerator="cpu"), root, None, environ)
+        option_sources.applied(Options.checked(accelerator="cpu"), root, None, environ)
 
     assert words in caught.value.what
     assert f"{root / 'pyproject.toml'}, line " in caught.value.what
@@ -341,8 +345,8 @@ def test_a_job_on_this_machine_is_told_once_which_resources_nobody_holds_it_to(r
     options = Options.checked(accelerator="cpu")
 
     for _ in range(2):
-        job_options.applied(options, root, None, environ)
-        job_options.applied(options._replace(project="acme"), root, None, environ)
+        option_sources.applied(options, root, None, environ)
+        option_sources.applied(options._replace(project="acme"), root, None, environ)
 
     assert capsys.readouterr().err == (
         "kinetic: not enforced on this machine: cpu=4 (libraries start as many threads)\n"
@@ -355,7 +359,7 @@ def test_where_nothing_says_what_a_process_holds_the_memory_is_not_enforced_and_
     monkeypatch.setattr("kinetic._runner.processes.can_measure_memory", lambda: False)
     project(root, 'resources = { memory = "16Gi" }')
 
-    job_options.applied(Options.checked(accelerator="cpu"), root, None, environ)
+    option_sources.applied(Options.checked(accelerator="cpu"), root, None, environ)
 
     assert capsys.readouterr().err == "kinetic: not enforced on this machine: memory=16Gi\n"
 
@@ -377,7 +381,7 @@ def test_where_nothing_says_what_a_process_holds_the_memory_is_not_enforced_and_
     ],
 )
 def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
-    found = job_options.of_text(name, text)
+    found = option_sources.of_text(name, text)
 
     assert found == value
     assert json.loads(json.dumps(found)) == value
@@ -400,7 +404,7 @@ def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
 )
 def test_a_typed_value_that_cannot_work_is_refused(name, text, words):
     with pytest.raises(OptionError) as caught:
-        job_options.of_text(name, text)
+        option_sources.of_text(name, text)
 
     assert words in str(caught.value)
 

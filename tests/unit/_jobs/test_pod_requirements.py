@@ -22,7 +22,7 @@ from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
 from kinetic._images import bundled, container_registry, uv
-from kinetic._jobs import job_options, pod_requirements
+from kinetic._jobs import option_sources, pod_requirements
 from kinetic._jobs.job_options import Options
 from kinetic._output import terminal as output
 from kinetic._project.root import Plan
@@ -63,7 +63,7 @@ class Project:
         return pod_requirements.requirements_of(
             function,
             Plan(self.root, "", None, ("",)),
-            job_options.applied(given, self.root, profile, self.environ),
+            option_sources.applied(given, self.root, profile, self.environ),
             place(accelerator),
             store=self.store,
             settings=settings or ClusterSettings(),

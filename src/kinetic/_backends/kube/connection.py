@@ -28,8 +28,8 @@ from kinetic._backends.kube import kubeconfig
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.kubeconfig import Entry, JsonObject
 from kinetic._backends.kube.transport import Access, Certificate, Credential
-from kinetic._config.options import read_variable
 from kinetic._config.target import IN_CLUSTER
+from kinetic._config.variables import read_variable
 from kinetic._stores.parallel import Retry
 from kinetic._wire import NamedTuple, dataclass
 from kinetic.errors import BackendError, BackendUnavailableError, CredentialsError, SettingsError

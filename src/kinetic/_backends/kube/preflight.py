@@ -31,7 +31,7 @@ from kinetic._backends.kube.client import (
     response_json,
 )
 from kinetic._backends.kube.job_manifests import NODE_POOL, QUEUE_LABEL, node_selector, placed
-from kinetic._config.options import read_variable
+from kinetic._config.variables import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import CLOUDS, PUBLIC_VARIABLES
 from kinetic._wire import NamedTuple, order
