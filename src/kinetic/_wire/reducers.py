@@ -64,14 +64,22 @@ def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _:
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
         own[alias] = _by_name_or(_of_alias)
     table = _Table(own, reducers)
-    table.is_by_value = is_by_value
+    table.is_by_value, table.known = is_by_value, {}
     return table
 
 
 class _Table(ChainMap[type, Callable[[Any], Any]]):
     is_by_value: Callable[[str], bool]
+    known: dict[type, Callable[[Any], Any] | None]
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if kind not in self.known:  # it is asked for each object
+            self.known[kind] = self._find(kind)
+        if (found := self.known[kind]) is None:
+            raise KeyError(kind)
+        return found
+
+    def _find(self, kind: type) -> Callable[[Any], Any] | None:
         if issubclass(kind, ModuleType):  # of a class of its own, as ``torch.backends.cudnn``
             return self[ModuleType]
         if kind.__name__ == "ArrayImpl" and kind.__module__.startswith("jax"):
@@ -89,7 +97,7 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
         is_named = kind.__module__ not in {*_SCRIPTS, "builtins"} and not issubclass(kind, type)
         if is_named and kind in map(type, [*getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()]):
             return self._of_mark
-        raise KeyError(kind)
+        return None
 
     def _of_mark(self, it: Any) -> Any:
         """Reduce what only its identity tells apart, as ``dataclasses.MISSING``, by its name in its module."""
