@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MEASURED_SECONDS = 1.0  # a job that took less time was not measured
 _LISTED_SECONDS = 0.5  # how long a listing is believed: a job that follows may have come since
 _PIECE = 1 << 20
-_LOGS_IN_MEMORY = 16 << 20  # of many jobs that are collected together
+_LOGS_IN_MEMORY = 16 << 20  # of many hosts, or many jobs that are collected together
 _LONG_LOGS = 1 << 20  # bytes of a job that are read by themselves, and not beside those of others
 _PAGES_AT_ONCE = 500
 _LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
@@ -59,7 +59,9 @@ def _history_logs(
         return said, (keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush())
 
     try:
-        reads = [(store.url, functools.partial(keep, *each)) for each in _logs_of(job, store, inside, outcome)]
+        found = [*_logs_of(job, store, inside, outcome)]
+        are_few = sum(min(log.size(), HISTORY_LOG_BYTES) for _, _, log in found) <= _LOGS_IN_MEMORY
+        reads = [(store.url if are_few else "", functools.partial(keep, *each)) for each in found]
         kept = [each for each in locate.in_order(reads) if each is not None]
     except KeyMissingError:  # another process collected it, and deletes it
         return [], []

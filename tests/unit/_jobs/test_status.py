@@ -140,6 +140,29 @@ def test_logs_of_all_hosts_are_read_side_by_side_from_a_distant_store(
     assert not far.waiting_for
 
 
+def test_long_logs_of_many_hosts_are_read_one_after_the_other_which_takes_the_memory_of_one(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, near = JobHandle.from_dict(job.to_dict() | {"backend": "gke"}), locate.store_of(job)
+    for host in range(3):
+        near.put(keys.log_segment(JOB_ID, 0, host, 0), b"host %d\n" % host)
+    readers = set[threading.Thread]()
+
+    class Watched(DistantStore):
+        def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+            readers.add(threading.current_thread())
+            return super().get(key, start=start, length=length)
+
+    monkeypatch.setattr(collect, "_LOGS_IN_MEMORY", 10)
+    monkeypatch.setattr(locate, "store_of", lambda _: Watched(near))
+    monkeypatch.setattr(locate, "backend_of", lambda _: Cluster())
+
+    page = collect.collected_page(job, status.Snapshot(JobStatus.SUCCEEDED, Outcome(JOB_ID, outcomes.SUCCEEDED)))
+
+    assert len(page["logs"]) == 3
+    assert readers == {threading.main_thread()}
+
+
 @pytest.mark.parametrize(("size", "requests"), [(100, ["get"]), (100_000, ["get", "size", "get"])])
 def test_a_verdict_in_a_distant_store_is_read_with_one_request_where_the_result_is_small(
     job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, requests: list[str]
