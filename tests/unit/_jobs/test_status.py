@@ -247,6 +247,7 @@ def test_the_end_of_a_log_is_kept_that_came_between_the_listing_and_the_verdict_
             return super().get(key, start=start, length=length)
 
     store, hasher = Distant("far"), LogHasher()
+    store.url = "gs://far/away"
     hasher.update(b"begins\nends\n")
     verdict = Outcome(JOB_ID, outcomes.SUCCEEDED, logs=(hasher.digest(0, 0),), key_id=job.key_id or "")
     store.put(segment, b"begins\n")
