@@ -57,23 +57,32 @@ def outputs() -> None:
 
 def _find(job_id: str, target: Target) -> OutputLocation:
     from kinetic._jobs import output_search
-    from kinetic._jobs import outputs as job_outputs
 
     if job_id not in shared_options.NEWEST:
+        is_of_batch = keys.is_group_id(job_id)
+        if is_of_batch and (found := _find_batch(job_id, target)):
+            return found
         try:
             return output_search.find_location(job_id, target)
         except (JobNotFoundError, OptionError) as error:
-            if (batch := shared_options.find_batch(job_id, target)) is None:
-                if keys.is_group_id(job_id):
-                    error.why, error.next = "it is the id of a batch, and no batch has it", "kinetic batch list"
-                raise
-            return job_outputs.OutputLocation(batch.group_id, f"{batch.outputs}/{batch.group_id}")
+            if not is_of_batch and (found := _find_batch(job_id, target)):
+                return found
+            if is_of_batch:
+                error.why, error.next = "it is the id of a batch, and no batch has it", "kinetic batch list"
+            raise
     newest = output_search.newest_location(target)
     if newest is None:
         raise JobNotFoundError(
             "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"
         )
     return newest
+
+
+def _find_batch(word: str, target: Target) -> OutputLocation | None:
+    from kinetic._jobs import outputs as job_outputs
+
+    batch = shared_options.find_batch(word, target)
+    return job_outputs.OutputLocation(batch.group_id, f"{batch.outputs}/{batch.group_id}") if batch else None
 
 
 _location_argument = shared_options.found_argument("job_id", "JOB_ID", shared_options.complete_jobs, _find)
