@@ -38,8 +38,6 @@ VALUES = {number: number * 10 for number in FAILS}
 BECOMES = {
     **dict.fromkeys(failpoints.BATCH, "value"),
     "driver:inputs-written": "never",
-    "driver:order-written": "never",
-    "driver:table-written": "never",
     "driver:stopped-the-rest": "stopped",
     "client:children-marked": "removed",
 }

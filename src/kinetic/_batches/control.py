@@ -18,7 +18,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -111,10 +111,11 @@ def take_lease(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Lease | None:
     """Take the lease of a batch, or return None when another process drives it; tests bring their own clock."""
-    last = lease_holder(store, group_id, key, clock=clock)
+    listed = keys.numbered(store.entries(keys.leases(group_id)))
+    last = _holder(listed, store, group_id, key, clock)
     if last is not None and last.lives:
         return None
-    there = {number for number, _ in keys.numbered(store.entries(keys.leases(group_id)))}
+    there = {number for number, _ in listed}
     epoch = 0 if last is None else last.epoch + 1
     while epoch in there:  # not a lease of ours, or one of another process that was faster: then we see it next
         if _read_lease(store, keys.lease(group_id, epoch), key) is not None:
@@ -149,7 +150,17 @@ def lease_holder(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Holder | None:
     """Return the driver of a batch, or its last one; None when there never was one."""
-    for epoch, entry in reversed(keys.numbered(store.entries(keys.leases(group_id)))):
+    return _holder(keys.numbered(store.entries(keys.leases(group_id))), store, group_id, key, clock)
+
+
+def _holder(
+    listed: Sequence[tuple[int, Entry]],
+    store: Store,
+    group_id: str,
+    key: bytes | None,
+    clock: Callable[[Store, str], float] | None,
+) -> Holder | None:
+    for epoch, entry in reversed(listed):
         page = _read_lease(store, entry.key, key)
         if page is None or page.epoch != epoch:
             continue

@@ -32,6 +32,7 @@ from kinetic._output.format import count_text, seconds_text
 from kinetic._output.signal_handlers import HandlerWatch
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
+from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
@@ -438,14 +439,15 @@ def _write(
     context.backend.keep(
         group_id, kept, lambda: [documents.job_key(context.key, job_id, group.store) for job_id in first_attempts]
     )
-    context.store.put(keys.group_order(group_id), order.to_bytes())
-    step("driver:order-written")
-    context.store.put(keys.group_table(group_id), table_bytes)
-    step("driver:table-written")
     about = {**group.handle, "name": group.group_name, "tags": group.tags, "func_name": group.submit_fn_name}
     notifications.keep("batch", group_id, about, targets)  # who takes it over has no other way to know
     group_key = documents.job_key(context.key, group_id, context.store.url)
-    context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
+    pages = [
+        (keys.group_order(group_id), order.to_bytes()),
+        (keys.group_table(group_id), table_bytes),
+        (keys.group_manifest(group_id), group.to_bytes(group_key)),
+    ]
+    put_many(context.store, pages)
     step("driver:manifest-written")
     return ChildLauncher(group, table, order, context.store, context.backend, context.placement, context.key, kept)
 

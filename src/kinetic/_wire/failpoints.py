@@ -95,8 +95,6 @@ FOLLOWER = (
 SINGLE = CLIENT + CANCELLER + SUPERVISOR + WORKER + OBSERVER
 BATCH = (
     "driver:inputs-written",
-    "driver:order-written",
-    "driver:table-written",
     "driver:manifest-written",  # the batch can be found and taken over
     "driver:leased",
     "driver:child-written",  # the child counts as submitted

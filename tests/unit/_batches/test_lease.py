@@ -51,6 +51,14 @@ def test_the_first_to_come_drives_and_the_second_does_not(store):
     assert control.lease_holder(store, GROUP, KEY).pid == os.getpid()
 
 
+def test_who_takes_a_lease_lists_them_once(store, monkeypatch):
+    listed, entries = [], store.entries
+    monkeypatch.setattr(store, "entries", lambda prefix: listed.append(prefix) or entries(prefix))
+
+    assert control.take_lease(store, GROUP, KEY).epoch == 0
+    assert listed == [keys.leases(GROUP)]
+
+
 def test_a_lease_that_was_released_can_be_taken_at_once(store):
     control.take_lease(store, GROUP, KEY).release()
 
