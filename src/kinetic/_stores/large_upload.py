@@ -129,7 +129,7 @@ class LargeUploader:
         client = self._client
         for attempt in range(client.retry.attempts):
             try:
-                with _LARGE_AT_ONCE, upload.LINE.taken() as at_once:
+                with _LARGE_AT_ONCE, upload.LINE.taken(in_parts=True) as at_once:
                     client.ask_about(
                         "put", key, body.source, mode="overwrite", use_multipart=True, chunk_size=size,
                         max_concurrency=at_once, attributes={self._small.writer_key: me}, again=False,

@@ -84,21 +84,22 @@ def _flat(data: bytes | bytearray | memoryview) -> memoryview:
 class Line:
     """The line of this process to its buckets: uploads share it until one takes longer than a request may.
 
-    From then on they take turns: on a slow line, many at once are all cut off, and again when they are repeated.
+    From then on they take turns: on a slow line, many at once are all cut off, and again when they are repeated. What
+    is sent in parts may take hours, so a result, which fits into one request, does not wait for it.
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._turns = threading.Lock(), threading.Lock()
         self._is_slow = False
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[int]:
+    def taken(self, *, in_parts: bool = False) -> Iterator[int]:
         """Yield how many parts may travel at once."""
         from obstore.exceptions import GenericError
 
         try:
             if self._is_slow:
-                with self._turn:
+                with self._turns[in_parts]:
                     yield 1
             else:
                 yield PARTS_AT_ONCE

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from obstore.exceptions import GenericError
 
-from kinetic._stores.upload import Large, body_of
+from kinetic._stores import upload
+from kinetic._stores.large_upload import LargeUploader
+from kinetic._stores.parallel import Retry
+from kinetic._stores.protocol import parse_address
+from kinetic._stores.upload import Large, Uploader, body_of
 
 MOST = 100
 DATA = os.urandom(1037)
@@ -79,3 +87,29 @@ def test_a_generator_that_is_not_read_to_its_end_is_closed(read):
             next(body.source)
 
     assert closed == [True]
+
+
+def test_a_result_does_not_wait_for_a_file_that_takes_hours_on_a_slow_line(monkeypatch):
+    begun, arrived = threading.Event(), threading.Event()
+
+    class Client:
+        address, retry = parse_address("gs://bucket"), Retry()
+
+        def ask_about(self, verb: str, key: str, body: object, *, use_multipart: bool, **_: Any) -> None:
+            if use_multipart:
+                begun.set()
+                assert arrived.wait(5), "the result waits for the file"
+            else:
+                arrived.set()
+
+    monkeypatch.setattr(upload, "LINE", upload.Line())
+    with pytest.raises(GenericError), upload.LINE.taken():
+        raise GenericError("kind: Request, source: TimedOut")
+    uploader = Uploader(Client())
+
+    with ThreadPoolExecutor() as pool:
+        file = pool.submit(LargeUploader(uploader).write, "file", Large(memoryview(bytes(upload.PART)), upload.PART))
+        assert begun.wait(5)
+        uploader.create("result.pkl", bytes(2 << 20))
+
+    assert file.result() is True
