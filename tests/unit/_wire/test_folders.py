@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -156,6 +156,53 @@ def test_helpers_begin_with_a_file_when_it_is_written_and_with_folders_at_the_en
         assert forced.get(timeout=0) == str(tmp_path)
 
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_what_a_helper_could_not_force_is_an_error_though_all_else_was_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def fails_for_files(descriptor: int) -> None:
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, "the disk")
+
+    monkeypatch.setattr(os, "fsync", fails_for_files)
+    with contextlib.suppress(OSError), folders.forced_later(ThreadPool(2)):
+        (tmp_path / "file").touch()
+        folders.sync(tmp_path / "file")
+        folders.sync(tmp_path)
+        folders.when_forced(lambda: told.append("never"))
+        with pytest.raises(OSError, match="the disk"):
+            folders.force()
+
+    assert told == []
+
+
+def test_more_files_than_descriptors_do_not_wait_for_helpers_that_are_late(tmp_path: Path, forced) -> None:
+    class Late:
+        def __init__(self) -> None:
+            self.tasks: list[Callable[[], None]] = []
+
+        @property
+        def under_way(self) -> int:
+            return len(self.tasks)
+
+        def give(self, task: Callable[[], None]) -> None:
+            self.tasks.append(task)
+
+        def take(self) -> None:
+            self.tasks.pop()()
+
+        def close(self) -> None: ...
+
+    with folders.forced_later(Late()):
+        for number in range(100):
+            (tmp_path / str(number)).touch()
+            folders.sync(tmp_path / str(number))
+        assert len(forced) == 36
+
+    assert len(forced) == 100
 
 
 def test_an_error_of_a_helper_is_raised_by_force_and_nothing_is_told(

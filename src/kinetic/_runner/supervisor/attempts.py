@@ -68,8 +68,7 @@ def newest(store: Store, job_id: str, key: bytes) -> AttemptNote | None:
     """Return the note of the newest attempt, of those that the job's key has sealed; None where there is none."""
     for number, _ in reversed(keys.numbered(store.entries(keys.attempts(job_id)))):
         with contextlib.suppress(KeyMissingError, IntegrityError):
-            if (found := outcomes.read_note(store, job_id, number, key)).attempt == number:
-                return found
+            return outcomes.read_note(store, job_id, number, key)  # its seal is bound to its number
     return None
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 import pytest
 
 from kinetic._runner.supervisor import attempts
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys, outcomes
+from kinetic._wire import digests, documents, keys, outcomes, records
 from kinetic._wire.outcomes import FAILED, SUCCEEDED, AttemptNote, Outcome
 
 JOB = "cpu-train-20261122-100000-abcdef0"
@@ -66,6 +69,55 @@ def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(
 
     details = outcomes.read_note(store, JOB, 0, KEY).details
     assert details == {"why": "taken", "failed": "ValueError: boom", "ended": 5.0, "logs": []}
+
+
+def test_the_note_of_a_failed_attempt_has_the_digests_of_its_logs_by_which_a_change_is_found_later(store):
+    attempt(store, 0)
+    log = digests.LogDigest(0, 1, 3, "0" * 64, blocks=("1" * 64,))
+
+    attempts.note_failure(store, replace(verdict(0), logs=(log,)), KEY, clock=lambda: 5.0)
+
+    details = outcomes.read_note(store, JOB, 0, KEY).details
+    assert details["logs"] == [{"attempt": 0, "host": 1, "size_bytes": 3, "sha256": "0" * 64, "blocks": []}]
+
+
+def note_of(machine: str) -> AttemptNote:
+    return AttemptNote(JOB, 0, machine, 1.0, details={"machine_id": machine} if machine else {})
+
+
+def test_a_machine_claims_attempt_after_attempt_and_none_of_what_another_one_has_begun(store):
+    claimed = [attempts.claim(store, note_of("first"), KEY) for _ in range(2)]
+    refused = attempts.claim(store, note_of("second"), KEY)
+
+    assert [note.attempt for note in claimed if note] == [0, 1]
+    assert refused is None
+    assert len(list(store.entries(keys.attempts(JOB)))) == 2
+    assert attempts.claim(store, note_of(""), KEY).attempt == 2, "a pod follows another one"
+
+
+def test_a_note_that_others_put_into_the_store_keeps_no_machine_from_its_attempt(store):
+    store.put(keys.attempt(JOB, 0), note_of("theirs").to_bytes(b"x" * 32))
+
+    assert attempts.claim(store, note_of("ours"), KEY).attempt == 1
+
+
+def test_the_newest_attempt_is_the_newest_that_the_key_has_sealed_under_its_own_number(store):
+    for number in range(2):
+        attempt(store, number)
+    store.put(keys.attempt(JOB, 2), note_of("theirs").to_bytes(b"x" * 32))
+    store.put(keys.attempt(JOB, 3), store.get(keys.attempt(JOB, 0)))
+
+    assert attempts.newest(store, JOB, KEY).attempt == 1
+    assert attempts.newest(store, JOB, b"y" * 32) is None
+
+
+@pytest.mark.parametrize(("removed", "key", "said"), [(True, KEY, True), (False, KEY, False), (True, b"x" * 32, False)])
+def test_a_job_was_removed_if_its_sealed_page_says_that_its_processes_were(store, removed, key, said):
+    at = keys.history(JOB)
+    page = {"job_id": JOB, "artifacts_removed": True, "resource_removed": removed}
+    store.put(at, documents.seal_page(records.HISTORY, page, at, key))
+
+    assert attempts.was_removed(store, JOB, contextlib.nullcontext(KEY)) is said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,33 @@ def test_a_verdict_of_somebody_else_is_seen_as_such_by_the_next_try_too(store, b
 
     assert not again
     assert found(store).status == "cancelled"
+    assert list(store.entries("groups/")) == [], "a mark of what is not the verdict would end the input of a batch"
+
+
+def test_a_page_that_a_supervisor_appended_before_it_died_is_replaced_by_the_next_one_s(store, body: Path) -> None:
+    before = replace(VERDICT, error={"log": "longer than the page that follows"})
+    with body.open("ab") as file:
+        file.write(before.footer(KEY))
+
+    assert seal(store, body)
+    assert found(store) == VERDICT
+    assert store.size(RESULT) == len(BODY + VERDICT.footer(KEY))
+
+
+def test_a_failure_whose_answer_was_lost_is_still_the_verdict_of_who_wrote_it(store) -> None:
+    failed = Outcome(VERDICT.job_id, "failed", cause="exception")
+    store.put(RESULT, failed.footer(KEY))
+
+    assert attempts.seal_outcome(store, failed, KEY)
+    assert not attempts.seal_outcome(store, replace(failed, cause="signal"), KEY)
+
+
+def test_a_value_whose_answer_was_lost_is_still_the_verdict_of_who_wrote_it(store, body: Path) -> None:
+    store.put(RESULT, BODY + VERDICT.footer(KEY))
+
+    assert seal(store, body)
+    body.write_bytes(BODY)
+    assert not attempts.seal_outcome(store, replace(VERDICT, ended=5.0), KEY, body=body)
 
 
 def test_a_value_that_got_lost_is_not_taken_for_delivered(store, body: Path) -> None:
