@@ -95,6 +95,16 @@ def test_a_good_word_counts_however_the_process_ended_afterwards(task: Task) -> 
     assert (verdict.value_type, verdict.files, verdict.error) == ("builtins.int", ("a",), {})
 
 
+def test_a_value_that_was_there_at_the_deadline_counts_and_a_failure_after_it_does_not(task: Task) -> None:
+    failed = {"status": "failed", "cause": "exception", "error": {"type": "SystemExit"}}
+
+    value = judge(task, status=signal.SIGKILL, deadline=True, word=GOOD)
+    failure = judge(task, status=signal.SIGKILL, deadline=True, word=failed)
+
+    assert (value.status, value.cause) == ("succeeded", "value")
+    assert (failure.status, failure.cause) == ("failed", "deadline")
+
+
 @pytest.mark.parametrize("data", [None, b"", b"1234"])
 def test_a_promised_body_must_be_there_in_full(task: Task, data: bytes | None) -> None:
     if data is not None:

@@ -132,10 +132,49 @@ def test_a_line_without_end_is_not_kept_for_ever(line: Line) -> None:
     for _ in range(300):
         os.write(line.mouth, b"x" * 60_000)
         line.listener.read()
+    assert len(line.listener._half) < 9 << 20
 
     line.teller.done(WORD)
 
     assert line.hear() is not None
+
+
+def test_what_user_code_says_after_the_last_word_does_not_replace_it(line: Line) -> None:
+    line.teller.done(WORD)
+    for said in ({"phase": "execute"}, {"done": None}, {"done": {"status": "cancelled"}}):
+        os.write(line.mouth, json.dumps(said).encode() + b"\n")
+
+    heard = line.hear()
+
+    assert heard is not None
+    assert heard["status"] == "succeeded"
+
+
+def test_what_is_in_the_working_folder_is_believed_once_before_user_code_runs(line: Line) -> None:
+    line.teller.unpacked({"manifest": "ours"})
+    os.write(line.mouth, b'{"workspace": {"manifest": "of user code"}}\n')
+
+    line.hear()
+
+    assert line.listener.report.workspace == {"manifest": "ours"}
+
+
+def test_a_worker_begins_again_once_so_user_code_moves_no_deadline(line: Line, monkeypatch) -> None:
+    monkeypatch.setattr(verdicts, "monotonic", iter([5.0, 6.0]).__next__)
+    for _ in range(2):
+        line.teller.begins_again()
+
+    line.hear()
+
+    assert line.listener.report.begun_again == 5.0
+
+
+def test_a_last_word_that_is_shorter_than_the_phase_before_it_is_read_back(line: Line) -> None:
+    line.teller.enter("artifact verification")
+
+    line.teller.done({"status": "succeeded"})
+
+    assert verdicts.read_final_report(line.page) is not None
 
 
 def test_what_is_nested_in_a_word_is_left_out_and_half_characters_are_spelt(line: Line) -> None:
