@@ -74,6 +74,38 @@ def test_what_a_script_told_libraries_about_their_numbers_holds_in_the_job(proje
     assert in_the_job == plain == ["float64", "int64", "torch.float64", "1.3", True, True]
 
 
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_what_a_script_has_told_jax_to_look_for_is_looked_for_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import json
+        import jax
+        import kinetic
+
+        wanted = ["check_tracer_leaks", "debug_key_reuse", "enable_checks", "enable_custom_prng"]
+        for name in wanted:
+            jax.config.update(f"jax_{name}", True)
+        jax.config.update("jax_traceback_filtering", "off")
+        jax.config.update("jax_legacy_prng_key", "error")
+
+        @kinetic.run(accelerator="cpu")
+        def told():
+            leaked = []
+            try:
+                jax.jit(leaked.append)(1.0)
+            except Exception as error:
+                leaked = str(error)[:12]
+            texts = [jax.config.jax_traceback_filtering, jax.config.jax_legacy_prng_key]
+            return leaked, [getattr(jax.config, f"jax_{name}") for name in wanted], texts
+
+        print(json.dumps([told(), told.__wrapped__()]))
+        """
+    )
+
+    in_the_job, plain = last_json(out)
+    assert in_the_job == plain == ["Leaked trace", [True] * 4, ["off", "error"]]
+
+
 def test_what_a_script_has_set_in_python_and_numpy_holds_in_the_job(project) -> None:
     out = project.out(
         """

@@ -206,6 +206,14 @@ _OF_JAX = {
     "numpy_rank_promotion": "allow",
     "debug_nans": False,
     "debug_infs": False,
+    "debug_key_reuse": False,
+    "check_tracer_leaks": False,
+    "enable_checks": False,
+    "enable_custom_prng": False,
+    "legacy_prng_key": "allow",
+    "log_compiles": False,
+    "explain_cache_misses": False,
+    "traceback_filtering": "auto",
     "disable_jit": False,
 }
 _OF_SKLEARN = {
