@@ -912,6 +912,27 @@ def test_a_class_that_a_decorator_has_filled_with_what_cannot_be_pickled_is_defi
     assert last_json(out) == [9, "negative", True]
 
 
+def test_a_script_may_have_a_class_with_the_name_that_ipython_gives_to_its_list_of_cells(project) -> None:
+    out = project.out(
+        """
+        import threading
+        import kinetic
+
+        class In:
+            guard = threading.Lock()  # what cannot be pickled: then the statement that defines a class is looked for
+
+        @kinetic.run(accelerator="cpu")
+        def guarded():
+            with In.guard:
+                return In.__name__
+
+        print(guarded())
+        """
+    )
+
+    assert out.splitlines()[-1] == "In"
+
+
 def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
     project.write("msgspec/__init__.py", "from msgspec._core import Struct")
     project.write(

@@ -154,7 +154,8 @@ def _cells(name: str, main: dict[str, Any]) -> Iterator[str]:
     """Yield the files, by their names in linecache, of cells that define a class, what was run last first."""
     entries = getattr(sys.modules.get("linecache"), "cache", {}).items()
     lines = {"".join(entry[2]).strip(): file for file, entry in entries if len(entry) > 1 and entry[1] is None}
-    for text in (*reversed(main.get("In", [])), *reversed(lines)):  # IPython's list has what was run again at its end
+    typed = main.get("In")  # IPython's list has what was run again at its end; a script's own ``In`` may be anything
+    for text in (*reversed(typed if isinstance(typed, list) else []), *reversed(lines)):
         if f"class {name}" in str(text) and (file := lines.get(str(text).strip())):
             yield file
 
