@@ -229,6 +229,7 @@ _NOT_SENT = frozenset(
         "kinetic._hardware.prices",
         "kinetic._output.job_text",
         "kinetic._output.notebook",
+        "kinetic._runner.worker.code_coverage",
         "kinetic._stores.memory",
     }
 )
@@ -264,7 +265,6 @@ SELDOM = (
     "kinetic._runner.pod.warm_slice",
     "kinetic._runner.pod.warm_task",
     "kinetic._runner.supervisor.bindings",
-    "kinetic._runner.worker.code_coverage",
     "kinetic._runner.worker.command",
     "kinetic._runner.worker.command_cache",
     "kinetic._runner.worker.compile_cache",
