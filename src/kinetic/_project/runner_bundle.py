@@ -229,6 +229,7 @@ _NOT_SENT = frozenset(
         "kinetic._hardware.prices",
         "kinetic._output.job_text",
         "kinetic._output.notebook",
+        "kinetic._output.signal_handlers",
         "kinetic._runner.worker.code_coverage",
         "kinetic._stores.memory",
     }
@@ -243,7 +244,6 @@ SELDOM = (
     "kinetic._jobs.data_refs",
     "kinetic._output.colors",
     "kinetic._output.format",
-    "kinetic._output.signal_handlers",
     "kinetic._output.terminal",
     "kinetic._remote.recorded_calls",
     "kinetic._runner.data",
