@@ -356,6 +356,7 @@ main(sys.argv[1:], base, folder)
 '''
 _UNPACK = '''"""The files of the runner: written into a folder, or imported from memory by a short process."""
 import importlib.util
+import io
 import itertools
 import lzma
 import marshal
@@ -368,7 +369,9 @@ EMPTY = compile("", "", "exec")
 class Files:
     def __init__(self):
         packed = __loader__.get_data(os.path.join(os.path.dirname(__file__), "files.xz"))
-        self.columns, self.found = marshal.loads(lzma.decompress(packed))
+        joined, self.columns, self.found = marshal.loads(lzma.decompress(packed))
+        for name, (lengths, column) in joined.items():
+            self.columns[name] = list(map(io.BytesIO(column).read, lengths))
 
     def code(self, rows, file):  # the file of a frame tells whether it is ours
         row = next(rows)
