@@ -21,6 +21,8 @@ from kinetic._wire import NamedTuple, keys
 from kinetic.errors import BatchNotFoundError, KineticError, LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kinetic._batches.report import BatchState
     from kinetic._dashboard.job_feed import JobFeed
     from kinetic._dashboard.places import Place
@@ -52,21 +54,26 @@ class BatchPages:
 
     def list_page(self) -> Page:
         """Return the batches of all places, newest first, as ``kinetic batch list --json`` has them."""
-        pages: list[Page] = []
         problems: list[Page] = []
+
+        def read(name: str, place: Place) -> Page | None:
+            try:
+                return self._page(name, place)
+            except BatchNotFoundError:  # removed this moment
+                pass
+            except KineticError as error:  # unverified or damaged: the others are shown
+                problems.append(problem_page(place.name, error))
+            return None
+
+        reads: list[tuple[str, Callable[[], Page | None]]] = []
         for place in self._feed.places:
             try:
-                names = [name for name in place.store.folders(keys.GROUPS) if keys.is_group_id(name)]
+                names = batch_handle.ids(place.store)
             except KineticError as error:
                 problems.append(problem_page(place.name, error))
-                continue
-            for name in names:
-                try:
-                    pages.append(self._page(name, place))
-                except BatchNotFoundError:  # removed this moment
-                    pass
-                except KineticError as error:  # unverified or damaged: the others are shown
-                    problems.append(problem_page(place.name, error))
+            else:
+                reads += [(place.store.url, functools.partial(read, name, place)) for name in names]
+        pages = [page for page in locate.in_order(reads) if page is not None]
         pages.sort(key=lambda page: (page["created_at"], page["group_id"]), reverse=True)
         return {"batches": pages, "problems": problems}
 
