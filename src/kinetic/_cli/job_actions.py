@@ -260,11 +260,11 @@ def _remove_unused_code(removed: Sequence[EndedJob]) -> None:
 def _ended_jobs(place: Mapping[str, str | None], filters: Filters) -> list[EndedJob]:
     """Find the jobs that ended or were cancelled, pass the filters, and that no open job follows, newest first."""
     from kinetic._jobs import collect, find, locate
-    from kinetic._jobs.status import observe_many
+    from kinetic._jobs.status import observe_many, of_each
     from kinetic._wire import keys
 
     handles = find.list_stored_jobs(shared_options.target_of(place))
-    now, found, kept = time.time(), list[EndedJob](), 0
+    now, ended, found, kept = time.time(), list[EndedJob](), list[EndedJob](), 0
     readers: dict[str, list[str]] = {}  # by job, or by batch: its children have the same
     wanted = _named(handles, filters)
     for handle, seen in zip(handles, observe_many(handles), strict=True):
@@ -274,12 +274,13 @@ def _ended_jobs(place: Mapping[str, str | None], filters: Filters) -> list[Ended
         when = when or keys.parse_utc(handle.created_at) or now  # unknown: certainly not too old
         job = EndedJob(handle, seen, when, 0)
         is_old = filters.older_than is None or now - when > filters.older_than
-        if not is_old or (filters.statuses and job.status not in filters.statuses):
-            continue
-        store, owner = locate.store_of(handle), handle.group_id or handle.job_id
-        inside = [*store.entries(f"{handle.job_id}/")]
+        if is_old and (not filters.statuses or job.status in filters.statuses):
+            ended.append(job)
+    listed = of_each([job.handle for job in ended], lambda job: [*locate.store_of(job).entries(keys.job(job.job_id))])
+    for job in ended:
+        inside, owner = listed[job.handle.job_id], job.handle.group_id or job.handle.job_id
         if owner not in readers:
-            readers[owner] = collect.readers_of(handle, store, inside)
+            readers[owner] = collect.readers_of(job.handle, locate.store_of(job.handle), inside)
         if readers[owner]:
             kept += 1
         else:

@@ -7,6 +7,7 @@ import re
 import threading
 
 import pytest
+from servers.distant import DistantStore
 from servers.sealed import put_history
 
 from kinetic._cli import shared_options
@@ -60,6 +61,22 @@ def test_a_job_that_has_not_ended_stays(kinetic, made_job, monkeypatch) -> None:
 
     assert told.stderr.startswith("nothing to remove: 0 jobs")
     assert live() == {running}
+
+
+def test_jobs_in_a_distant_store_are_listed_side_by_side(kinetic, made_job, home, monkeypatch) -> None:
+    from kinetic._jobs import status
+    from kinetic._jobs.status import Snapshot
+    from kinetic.job_status import JobStatus
+
+    jobs = [made_job(days=8), made_job(days=9)]
+    far = DistantStore(FileStore(home / "store"), *jobs)
+    monkeypatch.setattr(status, "observe_many", lambda handles: [Snapshot(JobStatus.FAILED) for _ in handles])
+    monkeypatch.setattr(locate, "store_of", lambda _: far)
+
+    told = kinetic("jobs", "cleanup", "--all", "--dry-run")
+
+    assert told.stderr.startswith("2 jobs would be removed, ")
+    assert not far.waiting_for
 
 
 def test_without_a_terminal_nothing_is_removed_unless_yes_is_said(kinetic, made_job) -> None:
