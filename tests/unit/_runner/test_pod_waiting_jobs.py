@@ -7,6 +7,7 @@ import itertools
 import ssl
 import threading
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from kinetic._runner.pod import cluster_api, waiting_jobs
 from kinetic._runner.pod.cluster_api import Answer
 from kinetic._runner.pod.waiting_jobs import Others
 from kinetic._stores.memory import MemoryStore
+from kinetic._stores.protocol import Entry
 from kinetic._wire import documents, keys
 from kinetic._wire.task import AttemptFiles, PodSettings, Task
+from kinetic.errors import StoreUnreachableError
 
 JOB_ID, LATER = "cpu-a-20261123-103059-1234567", "cpu-b-20261123-103059-1234568"
 
@@ -48,6 +51,26 @@ def test_a_chain_of_any_length_is_closed_when_its_first_job_fails(tmp_path: Path
 
     assert said == [f"{name}, which follows this job, was closed" for name in names[1:]]
     assert store.get(keys.result(names[-1])) == b"its verdict"
+
+
+def test_followers_that_cannot_be_listed_now_keep_no_others_from_being_closed(tmp_path: Path) -> None:
+    first, second, third, last = (f"cpu-a-20261123-103059-{number:07x}" for number in range(4))
+
+    class Failing(MemoryStore):
+        def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+            if prefix == keys.followers(third):
+                raise StoreUnreachableError("the store does not answer")
+            return super().entries(prefix, after=after)
+
+    store = Failing("a")
+    (tmp_path / "namespace").write_text("here")
+    for before, name in ((first, second), (first, third), (second, last)):
+        page = {"schema": documents.SCHEMA, "after": [before], "closed": {before: b64encode(b"its verdict").decode()}}
+        store.put(keys.follower(before, name), documents.write(page))
+
+    said = set(waiting_jobs.settle(store, first, "", succeeded=False, environ={}, folder=tmp_path))
+
+    assert said == {f"{name}, which follows this job, was closed" for name in (second, third, last)}
 
 
 def test_a_token_of_the_service_account_that_has_expired_is_read_anew(tmp_path: Path) -> None:

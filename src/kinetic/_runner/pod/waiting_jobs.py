@@ -22,7 +22,7 @@ from urllib.parse import quote
 from kinetic._runner.pod import cluster_api
 from kinetic._runner.pod.cluster_api import ACCOUNT_FOLDER, Answer
 from kinetic._runner.pod.log_pump import say
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.outcomes import SUCCEEDED
 from kinetic._wire.task import AttemptFiles, Task
@@ -51,8 +51,10 @@ def settle(
     ended = [(job_id, group or job_id)]  # with those that are closed here: a chain may be longer than Python's stack
     while ended:
         job_id, owner = ended.pop()
-        prefix = keys.followers(owner)
-        for entry in list(store.entries(prefix)):
+        prefix, entries = keys.followers(owner), list[Entry]()
+        with contextlib.suppress(KineticError):  # as below
+            entries += store.entries(prefix)
+        for entry in entries:
             name = entry.key.removeprefix(prefix)
             with contextlib.suppress(KineticError, ValueError, TypeError, LookupError):  # of others: on to the next
                 page = documents.read(documents.fetch(store, entry.key, _MOST_BYTES, entry.key), entry.key)
