@@ -25,6 +25,7 @@ from kinetic.errors import (
     OptionError,
     OptionTypeError,
     ResultMissingError,
+    StoreUnreachableError,
 )
 from kinetic.job_status import JobStatus
 
@@ -633,11 +634,15 @@ def take_value(job: JobHandle, *, light: bool = False, ended: tuple[Outcome, byt
 
 def read_ahead(jobs: Sequence[JobHandle]) -> dict[str, tuple[Outcome, bytes | None] | None]:
     """Read what ``take_value`` needs of several jobs, by their ids; of none whose store is near, or that has failed."""
+    is_away = False
 
     def read(job: JobRecord) -> tuple[Outcome, bytes | None] | None:
-        with contextlib.suppress(Exception):  # it is read again, and what is wrong with it is this job's failure
-            return locate.read_ended(job)
-        return None
+        nonlocal is_away
+        try:
+            return locate.read_ended(job) if not is_away else None
+        except Exception as error:  # noqa: BLE001 - it is read again, and what is wrong with it is this job's failure
+            is_away = is_away or isinstance(error, StoreUnreachableError)  # else each would wait minutes for the store
+            return None
 
     wanted = [job for job in jobs if job._value is _NOTHING and job._exception is None and is_far(job)]  # noqa: SLF001 - one file
     return of_each([job for job in wanted if locate.past_of(job) is None], read) if len(wanted) > 1 else {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from servers.distant import DistantStore
@@ -16,6 +17,7 @@ from kinetic._config import home
 from kinetic._jobs import collect, handle, locate, logs, status
 from kinetic._jobs.handle import JobHandle
 from kinetic._runner.supervisor import attempts
+from kinetic._stores import parallel
 from kinetic._stores.memory import MemoryStore
 from kinetic._stores.protocol import Entry
 from kinetic._wire import digests, keys, outcomes
@@ -305,6 +307,24 @@ def test_values_in_a_distant_store_are_read_side_by_side_and_one_that_cannot_be_
 
     assert [found[each.job_id] is not None for each in far] == [True, False, True]
     assert handle.read_ahead(far[:1]) == {}, "one is read where it is needed"
+
+
+def test_a_store_that_is_away_is_waited_for_once_and_not_for_each_of_the_values_that_are_read_ahead(
+    far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def read(of: JobHandle) -> NoReturn:
+        asked.append(of.job_id)
+        raise StoreUnreachableError("the store does not answer")  # after minutes
+
+    monkeypatch.setattr(locate, "read_ended", read)
+    many = [JobHandle.from_dict(far[0].to_dict() | {"job_id": f"{JOB_ID[:-2]}{number}"}) for number in range(10, 74)]
+
+    found = handle.read_ahead(many)
+
+    assert set(found.values()) == {None}
+    assert len(asked) <= parallel.CLOUD_PARALLELISM < len(many)
 
 
 def test_pages_of_collected_jobs_in_a_distant_store_are_made_side_by_side(
