@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 from servers import user_module
@@ -10,7 +11,9 @@ from servers import user_module
 import kinetic
 from kinetic import testing
 from kinetic._batches import collection, control, tracker
-from kinetic._wire import keys
+from kinetic._jobs import locate
+from kinetic._stores import open_store
+from kinetic._wire import keys, records
 from kinetic.errors import (
     BackendUnavailableError,
     CapacityError,
@@ -55,6 +58,19 @@ def plan(number, fails=0):
 def wait_until_launched(backend, batch, count):
     while len(backend.jobs) < count:  # by the thread that drives the batch
         batch.status_counts()
+
+
+def pages_of(launches):
+    """What another process reads of a batch: its store, its id and its key."""
+    store = open_store(launches[0].store_url)
+    group = locate.believed(locate.read_group(store, launches[0].group))
+    return store, group.group_id, locate.group_key(group)
+
+
+def wait_for_driver(batch):
+    for thread in threading.enumerate():
+        if thread.name == f"kinetic-{batch.group_id}":
+            thread.join()
 
 
 def word(value):
@@ -224,6 +240,84 @@ def test_a_child_whose_machine_is_lost_is_tried_again(user, backend):
     assert batch.jobs[0].job_id != first
 
 
+def test_an_attempt_is_closed_and_its_processes_are_gone_before_the_next_one_is_launched(user, backend, monkeypatch):
+    backend.running_seconds = math.inf
+    launch, stop, remove = backend.launch, backend.stop, backend.remove
+    stopped, removed, before_each = [], [], []
+
+    def launched(launches):
+        store, *_ = pages_of(launches)
+        closed = [job_id for job_id in stopped if store.size(keys.result(job_id)) is not None]
+        before_each.append((closed, [*stopped], [*removed]))
+        return launch(launches)
+
+    def stop_noted(names, *, wait):
+        stopped.extend(names)
+        return stop(names, wait=wait)
+
+    def remove_noted(names, **more):
+        removed.extend(names)
+        remove(names, **more)
+
+    for name, noted in (("launch", launched), ("stop", stop_noted), ("remove", remove_noted)):
+        monkeypatch.setattr(backend, name, noted)
+    batch = user.act.run_async_map([plan(7)], retries=1)
+    wait_until_launched(backend, batch, 1)
+    [first] = backend.jobs
+
+    backend.running_seconds = 1.0
+    backend.lose(first)
+    wait_for_driver(batch)
+
+    assert before_each == [([], [], []), ([first], [first], [first])]
+    assert batch.results() == [70]
+
+
+def test_what_could_not_be_launched_for_a_moment_is_launched_in_its_turn(user, backend, monkeypatch):
+    launch, tried = backend.launch, []
+
+    def away_at_first(launches):
+        tried.append([each.order.job_id for each in launches])
+        if len(tried) == 1:
+            raise BackendUnavailableError("the queue does not answer")
+        return launch(launches)
+
+    monkeypatch.setattr(backend, "launch", away_at_first)
+
+    batch = user.act.run_async_map([plan(number) for number in range(3)])
+
+    assert batch.results() == [0, 10, 20]
+    assert tried[0] == tried[1]
+
+
+def test_what_a_driver_had_submitted_and_not_launched_when_it_died_is_launched_by_the_next(user, backend, monkeypatch):
+    def die(launches):
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "launch", die)
+        batch = user.act.run_async_map([plan(number) for number in range(3)])
+        wait_for_driver(batch)
+    before = backend.jobs
+
+    again = kinetic.attach_batch(batch.group_id, resume=True)
+
+    assert before == []
+    assert again.results(timeout=600) == [0, 10, 20]
+
+
+def test_a_driver_that_is_done_lets_the_next_one_drive_at_once(user):
+    batch = user.act.run_async_map([plan(1, fails=1)])
+    batch.wait()
+    wait_for_driver(batch)
+    tracker = batch._get_tracker()
+
+    holder = control.lease_holder(tracker.store, batch.group_id, tracker.key)
+
+    assert (holder.lives, holder.is_here) == (False, True)
+    assert not list(locate.runtime().glob("groups/*.lock"))
+
+
 @pytest.mark.parametrize(
     ("fail_fast", "cancel", "expected", "submitted"),
     [
@@ -361,6 +455,40 @@ def test_a_batch_that_another_process_has_removed_ends_for_the_one_that_submits_
 
     assert batch.summary()["not submitted"] == 3
     assert "another process" not in capsys.readouterr().err
+
+
+def test_a_driver_whose_batch_another_process_has_taken_over_launches_nothing_more(user, backend, monkeypatch, capsys):
+    launch = backend.launch
+
+    def taken_over(launches):
+        store, group_id, key = pages_of(launches)
+        store.put(keys.lease(group_id, 1), control._lease_page(group_id, 1, key))
+        return launch(launches)
+
+    monkeypatch.setattr(backend, "launch", taken_over)
+
+    batch = user.act.run_async_map([plan(number) for number in range(4)], max_concurrent=1)
+    wait_for_driver(batch)
+
+    assert len(backend.jobs) == 1
+    assert "is driven by another process" in capsys.readouterr().err
+
+
+def test_what_is_launched_while_another_process_cancels_the_batch_is_cancelled_as_well(user, backend, monkeypatch):
+    backend.running_seconds = math.inf
+    launch = backend.launch
+
+    def cancelled_meanwhile(launches):
+        control.ControlLog(*pages_of(launches)).stop(records.STOPPED_BY_USER)
+        return launch(launches)
+
+    monkeypatch.setattr(backend, "launch", cancelled_meanwhile)
+
+    batch = user.act.run_async_map([plan(number) for number in range(3)], max_concurrent=2)
+    wait_for_driver(batch)
+
+    assert backend.jobs == []
+    assert [word(value) for value in batch.results(return_exceptions=True)] == ["JobCancelledError"] * 3
 
 
 def test_cancelling_a_batch_that_another_process_has_removed_writes_nothing(user):
