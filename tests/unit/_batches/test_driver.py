@@ -10,14 +10,16 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._batches import collection, control, tracker
+from kinetic._batches import collection, control, driver, tracker
 from kinetic._jobs import locate
 from kinetic._stores import open_store
 from kinetic._wire import keys, records
 from kinetic.errors import (
     BackendUnavailableError,
     CapacityError,
+    CredentialsError,
     JobTimeoutError,
+    OptionError,
     OptionTypeError,
     StoreUnreachableError,
 )
@@ -290,20 +292,55 @@ def test_what_could_not_be_launched_for_a_moment_is_launched_in_its_turn(user, b
     assert tried[0] == tried[1]
 
 
-def test_what_a_driver_had_submitted_and_not_launched_when_it_died_is_launched_by_the_next(user, backend, monkeypatch):
+def left_by_a_driver_that_died(user, backend, monkeypatch, count=1, **options):
     def die(launches):
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "launch", die)
-        batch = user.act.run_async_map([plan(number) for number in range(3)])
+        batch = user.act.with_options(**options).run_async_map([plan(number) for number in range(count)])
         wait_for_driver(batch)
-    before = backend.jobs
+    assert backend.jobs == []
+    return batch.group_id
 
-    again = kinetic.attach_batch(batch.group_id, resume=True)
 
-    assert before == []
-    assert again.results(timeout=600) == [0, 10, 20]
+def test_what_a_driver_had_submitted_and_not_launched_when_it_died_is_launched_by_the_next(user, backend, monkeypatch):
+    group_id = left_by_a_driver_that_died(user, backend, monkeypatch, count=3)
+
+    assert kinetic.attach_batch(group_id, resume=True).results(timeout=600) == [0, 10, 20]
+
+
+def test_a_batch_is_not_driven_where_the_values_that_it_captured_are_not(user, backend, monkeypatch):
+    monkeypatch.setenv("LEARNING_RATE", "0.1")
+    group_id = left_by_a_driver_that_died(user, backend, monkeypatch, capture_env_vars=["LEARNING_RATE"])
+    monkeypatch.setattr(backend, "kept", lambda group: None)
+
+    with pytest.raises(CredentialsError, match="LEARNING_RATE never leave the machine") as caught:
+        kinetic.attach_batch(group_id, resume=True)
+
+    assert (caught.value.code, backend.jobs) == ("captured-elsewhere", [])
+
+
+@pytest.mark.parametrize("theirs", ["pickler_version", "python_version"])
+def test_a_batch_is_not_driven_by_what_its_jobs_could_not_open(user, backend, monkeypatch, theirs):
+    group_id = left_by_a_driver_that_died(user, backend, monkeypatch)
+    monkeypatch.setattr(
+        driver.pickler if theirs == "pickler_version" else driver.python_runtime, theirs, lambda: "3.8.0"
+    )
+
+    with pytest.raises(OptionError, match="cannot be driven by this Python") as caught:
+        kinetic.attach_batch(group_id, resume=True)
+
+    assert f"kinetic batch resume {group_id}" in str(caught.value.next)
+    assert (caught.value.code, backend.jobs) == ("python-mismatch", [])
+
+
+def test_an_input_that_could_not_be_submitted_is_a_failure_that_stops_a_batch_which_fails_fast(user, backend):
+    batch = user.act.run_async_map([plan(1), {"no_such_argument": 2}], fail_fast=True)
+    wait_for_driver(batch)
+
+    assert (backend.jobs, user.begun) == ([], [])
+    assert word(next(iter(batch.results(return_exceptions=True)))) == "JobCancelledError"
 
 
 def test_a_driver_that_is_done_lets_the_next_one_drive_at_once(user):
