@@ -138,35 +138,3 @@ def _reference(data: Data, kind: Kind, uri: str, name: str, *, is_dir: bool) -> 
         fuse=data.fuse,
         trust=data.hf_trust_remote_code,
     )
-
-
-class FuseMount(NamedTuple):
-    """One read-only mount of a bucket, or of a folder in it."""
-
-    bucket: str  # its name, without a scheme
-    only_dir: str  # the folder that is shown, without slashes at its ends; "" for all of the bucket
-    options: tuple[str, ...]  # for the driver, in order
-    file: str = ""  # which file of the folder is meant; "" for all of it
-    read_only: bool = True  # always, so far
-
-    @property
-    def mount_options(self) -> str:
-        """The options as the driver's attribute ``mountOptions`` wants them."""
-        return ",".join(self.options)
-
-
-def fuse_mount(ref: DataRef) -> FuseMount:
-    """Return how plain objects in a bucket of Google Cloud Storage are mounted; a single object by its folder.
-
-    Source: GKE's documentation of the Cloud Storage FUSE CSI driver.
-    """
-    if ref.kind not in {"prefix", "object"} or not ref.uri.startswith("gs://"):
-        raise OptionError(
-            f"{ref.path!r} cannot be mounted in a cluster",
-            why="only data in a gs:// bucket can be mounted",
-            next="leave out fuse=True, and the job gets a copy",
-        )
-    address, key = split(ref.uri)
-    folder, _, file = key.rpartition("/")
-    only = ["only-dir=" + folder.replace(",", "\\,")] if folder else []  # a comma would end the option
-    return FuseMount(address.removeprefix("gs://"), folder, ("implicit-dirs", *only), file)

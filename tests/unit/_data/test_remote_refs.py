@@ -8,7 +8,6 @@ from urllib.parse import parse_qs
 import pytest
 
 from kinetic._data import Data, remote_refs
-from kinetic._data.remote_refs import FuseMount, fuse_mount
 from kinetic._output import terminal
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire.order import DataRef
@@ -164,39 +163,6 @@ def test_the_address_of_a_data_set_is_refused_with_a_reason(refer, uri, says):
         refer(uri)
 
     assert says in str(caught.value)
-
-
-# ------------------------------------------------------------------------------------------------------------ mounting
-
-
-def ref_to(kind: str, uri: str) -> DataRef:
-    return DataRef(kind=kind, uri=uri, path=uri, name="x", is_dir=kind == "prefix", fuse=True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "uri", "expected"),
-    [
-        ("prefix", "gs://b/", FuseMount("b", "", ("implicit-dirs",))),
-        ("prefix", "gs://b/a/c/", FuseMount("b", "a/c", ("implicit-dirs", "only-dir=a/c"))),
-        ("prefix", "gs://b/a,c/", FuseMount("b", "a,c", ("implicit-dirs", r"only-dir=a\,c"))),
-        ("object", "gs://b/dir/f.h5", FuseMount("b", "dir", ("implicit-dirs", "only-dir=dir"), "f.h5")),
-        ("object", "gs://b/f.h5", FuseMount("b", "", ("implicit-dirs",), "f.h5")),
-    ],
-)
-def test_a_mount_shows_the_folder_and_names_the_file(kind, uri, expected):
-    mount = fuse_mount(ref_to(kind, uri))
-
-    assert mount == expected
-    assert mount.read_only
-    assert mount.mount_options == ",".join(expected.options)
-
-
-@pytest.mark.parametrize(
-    ("kind", "uri"), [("prefix", "s3://b/a/"), ("shipped", "gs://b"), ("view", "/a"), ("hf", "hf://a")]
-)
-def test_what_lies_elsewhere_cannot_be_mounted(kind, uri):
-    with pytest.raises(OptionError, match="only data in a gs:// bucket can be mounted"):
-        fuse_mount(ref_to(kind, uri))
 
 
 @pytest.mark.parametrize(("typed", "advice"), [("splt=test", "write split=test"), ("foo=1", "remove foo=1")])

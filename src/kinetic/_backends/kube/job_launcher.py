@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_manifests, object_status, preflight, runner_config_maps
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, POD_GROUP, SECRET, SERVICE, Client
-from kinetic._backends.kube.job_manifests import GROUP, QUEUE_LABEL, RUNNER_PATH, BucketVolume, JobRequest
+from kinetic._backends.kube.job_manifests import GROUP, QUEUE_LABEL, RUNNER_PATH, JobRequest, bucket_volume
 from kinetic._config.cluster import PodRequirements
-from kinetic._data.remote_refs import fuse_mount
 from kinetic._images.image_choice import GPU_DRIVER
 from kinetic._project import runner_bundle
 from kinetic._stores import credentials, obstore_client
@@ -322,7 +321,7 @@ def request_of(
         ttl_seconds=settings.ttl_seconds if order.debug is None else inspection.EXPIRES_SECONDS,
         service_account=account,
         buckets=tuple(
-            BucketVolume(f"{BUCKETS_FOLDER}/{number}", fuse_mount(ref))
+            bucket_volume(f"{BUCKETS_FOLDER}/{number}", ref)
             for number, ref in enumerate(order.data)
             if ref.fuse and ref.kind in {"prefix", "object"}
         ),

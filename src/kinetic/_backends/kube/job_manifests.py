@@ -26,13 +26,13 @@ from kinetic._wire.task import (
     SLICE_VARIABLE,
     STORE_SECRET_FOLDER,
 )
-from kinetic.errors import LaunchError
+from kinetic.errors import LaunchError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind
     from kinetic._config.cluster import ClusterSettings
-    from kinetic._data.remote_refs import FuseMount
     from kinetic._hardware.placement import Placement, Toleration
+    from kinetic._wire.order import DataRef
 
 Manifest = dict[str, Any]
 
@@ -43,10 +43,28 @@ RUNNER_PATH = f"/kinetic/{RUNNER_FILE}"
 
 
 class BucketVolume(NamedTuple):
-    """A bucket, or a folder of it, that is mounted at an absolute path of the job."""
+    """A bucket, or a folder of it, that is mounted at an absolute path of the job, which only reads it."""
 
     path: str
-    mount: FuseMount
+    bucket: str  # its name, without a scheme
+    options: str  # of the FUSE driver, with commas between them
+
+
+def bucket_volume(path: str, ref: DataRef) -> BucketVolume:
+    """Return how plain objects in a bucket of Google Cloud Storage are mounted; a single object by its folder.
+
+    Source: GKE's documentation of the Cloud Storage FUSE CSI driver.
+    """
+    if ref.kind not in {"prefix", "object"} or not ref.uri.startswith("gs://"):
+        raise OptionError(
+            f"{ref.path!r} cannot be mounted in a cluster",
+            why="only data in a gs:// bucket can be mounted",
+            next="leave out fuse=True, and the job gets a copy",
+        )
+    bucket, _, key = ref.uri.removeprefix("gs://").partition("/")
+    folder = key.rpartition("/")[0]
+    only = ["only-dir=" + folder.replace(",", "\\,")] if folder else []  # a comma would end the option
+    return BucketVolume(path, bucket, ",".join(["implicit-dirs", *only]))
 
 
 @dataclass(frozen=True)
@@ -403,10 +421,10 @@ def _volumes(request: JobRequest) -> tuple[list[Manifest], list[Manifest]]:
         for each in of_it:
             part = {"name": f"claim-{at}", "mountPath": each.path, "readOnly": each.read_only}
             mounts.append(part | ({"subPath": each.folder} if each.folder else {}))
-    for at, (path, mount) in enumerate(request.buckets):
-        attributes = {"bucketName": mount.bucket, "mountOptions": mount.mount_options}
-        driver = {"driver": FUSE_DRIVER, "readOnly": mount.read_only, "volumeAttributes": attributes}
-        add(f"bucket-{at}", path, {"csi": driver}, readOnly=mount.read_only)
+    for at, (path, bucket, options) in enumerate(request.buckets):
+        attributes = {"bucketName": bucket, "mountOptions": options}
+        driver = {"driver": FUSE_DRIVER, "readOnly": True, "volumeAttributes": attributes}
+        add(f"bucket-{at}", path, {"csi": driver}, readOnly=True)
     return volumes, mounts
 
 

@@ -18,14 +18,14 @@ from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from kinetic._backends.kube.job_manifests import BucketVolume
 from kinetic._config.cluster import VolumeClaim
 from kinetic._config.options import ResourceRequests
-from kinetic._data.remote_refs import FuseMount
 from kinetic._wire import task
-from kinetic.errors import LaunchError
+from kinetic._wire.order import DataRef
+from kinetic.errors import LaunchError, OptionError
 
 GIB = 1024**3
 BUCKETS = (
-    BucketVolume("/data/set", FuseMount("my-bucket", "a,b", ("implicit-dirs", "only-dir=a\\,b"))),
-    BucketVolume("/data/all", FuseMount("other", "", ("implicit-dirs",))),
+    BucketVolume("/data/set", "my-bucket", "implicit-dirs,only-dir=a\\,b"),
+    BucketVolume("/data/all", "other", "implicit-dirs"),
 )
 FULL = {
     "group": "grp-0a1b2c3d",
@@ -492,3 +492,29 @@ def test_the_runner_is_never_changed_in_place() -> None:
 def test_what_is_too_large_for_a_cluster_is_refused_before_it_is_sent() -> None:
     with pytest.raises(LaunchError, match="too large"):
         job_manifests.runner_config_map("research", "1.0", "ab" * 32, {"runner.zip": bytes(1_048_577)})
+
+
+def shown(kind: str, uri: str) -> DataRef:
+    return DataRef(kind=kind, uri=uri, path=uri, name="x", is_dir=kind == "prefix", fuse=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "options"),
+    [
+        ("prefix", "gs://b/", "implicit-dirs"),
+        ("prefix", "gs://b/a/c/", "implicit-dirs,only-dir=a/c"),
+        ("prefix", "gs://b/a,c/", r"implicit-dirs,only-dir=a\,c"),
+        ("object", "gs://b/dir/f.h5", "implicit-dirs,only-dir=dir"),
+        ("object", "gs://b/f.h5", "implicit-dirs"),
+    ],
+)
+def test_a_mount_shows_the_folder(kind: str, uri: str, options: str) -> None:
+    assert job_manifests.bucket_volume("/data", shown(kind, uri)) == BucketVolume("/data", "b", options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri"), [("prefix", "s3://b/a/"), ("shipped", "gs://b"), ("view", "/a"), ("hf", "hf://a")]
+)
+def test_what_lies_elsewhere_cannot_be_mounted(kind: str, uri: str) -> None:
+    with pytest.raises(OptionError, match="only data in a gs:// bucket can be mounted"):
+        job_manifests.bucket_volume("/data", shown(kind, uri))

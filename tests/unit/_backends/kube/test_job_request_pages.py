@@ -206,7 +206,7 @@ def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
     (volume,) = asked(launch(data=(copied, shown))).buckets
 
     assert volume.path == "/kinetic/buckets/1"
-    assert (volume.mount.bucket, volume.mount.only_dir, volume.mount.read_only) == ("set", "b", True)
+    assert volume[1:] == ("set", "implicit-dirs,only-dir=b")
 
 
 @pytest.mark.parametrize(
