@@ -35,11 +35,9 @@ _AHEAD = 64  # results that are read before they are needed: at most 2 MiB
 _TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
 
 
-def completions(
-    batch: Batch, timeout: float | None, view: View | None = None, *, accept_missing: bool = False
-) -> Iterator[int]:
+def completions(batch: Batch, timeout: float | None, view: View | None = None) -> Iterator[int]:
     """Yield the index of each input whose job has ended for good, in that order, each once; see below."""
-    for group in _ended_together(batch, timeout, view, accept_missing=accept_missing):
+    for group in _ended_together(batch, timeout, view, accept_missing=False):
         for index in group:
             if view is not None:
                 view.look(batch._get_tracker())
@@ -47,7 +45,7 @@ def completions(
 
 
 def _ended_together(
-    batch: Batch, timeout: float | None, view: View | None = None, *, accept_missing: bool = False
+    batch: Batch, timeout: float | None, view: View | None, *, accept_missing: bool
 ) -> Iterator[list[int]]:
     """Yield the indexes of inputs whose jobs have ended for good, those together that were found together, each once.
 

@@ -106,11 +106,10 @@ class PickleRules:
     Args:
         plan: The project that is sent.
         by_value: Modules that the user wants by value, from ``[tool.kinetic]``.
-        swap: Returns what is sent in an object's place, as ``__reduce__`` does, or None for "itself".
     """
 
-    def __init__(self, plan: Plan, by_value: Sequence[str] = (), *, swap: Swap | None = None) -> None:
-        self.swap = swap
+    def __init__(self, plan: Plan, by_value: Sequence[str] = ()) -> None:
+        self.swap: Swap | None = None  # returns what is sent in an object's place, as ``__reduce__`` does, or None
         self._plan = plan
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
