@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kinetic._data import Data
 from kinetic._project import runner_bundle, runner_compiler
 from kinetic.errors import PackingError
 
@@ -260,6 +261,52 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+IN_A_POD = """
+import sys, unpack
+
+unpack.write(sys.argv[1])
+sys.path[:] = [sys.argv[1], *sys.path[2:]]
+
+from kinetic._runner.worker import import_hooks
+
+import_hooks.install_stand_ins(sys.argv[1])
+
+import kinetic
+
+DATA = kinetic.Data(sys.argv[2])
+OPTIONS = {"volumes": {"/data": DATA}, "deadline": "1h", "resources": "cpu=2", "keep_warm": "5m", "tags": {"a": "b"}}
+
+@kinetic.run(accelerator="gpu-l4x4", capture_env_vars=["A*"], on_done="desktop", **OPTIONS)
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+print(read(DATA), DATA.content_hash(), read.with_options(accelerator="tpu-v5e-8"))
+for changed in ({"accelerator": "gpu-x"}, {"backend": "nope"}, {"volumes": {"data": DATA}}, {"resources": "cpu=x"}):
+    try:
+        read.with_options(**changed)
+    except kinetic.errors.OptionError as error:
+        print(error.what)
+"""
+
+
+def test_in_a_pod_a_decorator_and_data_find_all_that_they_load(tmp_path: Path) -> None:
+    (tmp_path / "runner.zip").write_bytes(runner_bundle.build().data)
+    (tmp_path / "set").write_text("content")
+    environ = {"PYTHONPATH": f"{tmp_path}/runner.zip", "HOME": f"{tmp_path}", "KINETIC_JOB_ID": "some-job"}
+    words = [sys.executable, "-c", IN_A_POD, f"{tmp_path}/runner", f"{tmp_path}/set"]
+
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == [
+        f"content {Data(tmp_path / 'set').content_hash()} <kinetic function read on tpu-v5e-8>",
+        'unknown GPU "gpu-x"',
+        "Unknown backend 'nope'",
+        "a volume cannot be mounted at 'data'",
+        "cpu='x' is not a valid CPU quantity",
+    ], done.stderr
 
 
 def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
