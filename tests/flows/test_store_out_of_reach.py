@@ -13,6 +13,7 @@ import pytest
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 from servers.http11 import Answer, Request, Server
+from servers.moto_s3 import MotoServer
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.queue import JobRow
@@ -302,3 +303,19 @@ def test_a_bucket_behind_the_clients_proxy_is_reached_by_its_jobs_as_well(
         job_id = project.run("script.py", str(home.parent / "begun"), str(go)).stdout.strip()
 
         assert project.run("collect.py", job_id).stdout == "computed once\n"
+
+
+def test_a_job_sends_what_its_bucket_demands_of_each_object(
+    project: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("adds.py", 'import kinetic\nadd = kinetic.run(accelerator="cpu")(sum)\nprint(add([1, 2]))\n')
+    with contextlib.closing(MotoServer(demands="HTTP_X_AMZ_CHECKSUM_SHA256")) as server:
+        server.bucket("jobs-of-a-test")
+        for name, value in {**server.environment(), "KINETIC_STORE": "s3://jobs-of-a-test/below"}.items():
+            monkeypatch.setenv(name, value)
+        refused = project.run("adds.py")
+        monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "sha256")
+        done = project.run("adds.py")
+
+    assert "export AWS_CHECKSUM_ALGORITHM=sha256" in refused.stderr
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr

@@ -243,6 +243,12 @@ CLOUDS = ("gs://", "s3://", "az://")  # how addresses of buckets begin
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 
+# What a bucket of S3 may demand of each request: obstore makes headers of them.
+_S3_HEADERS = (
+    "AWS_CHECKSUM_ALGORITHM", "AWS_REQUEST_PAYER", "AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+)  # fmt: skip
+
 # What stores read of the environment. A job that is to reach the same store needs the same variables.
 CREDENTIAL_VARIABLES = (
     # Cloud Storage, as Google's own clients name them, and as obstore does
@@ -254,7 +260,7 @@ CREDENTIAL_VARIABLES = (
     "AWS_CONFIG_FILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
     "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ENDPOINT_URL_STS",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT", *_S3_HEADERS,
     # Azure, as the az command names them, as its workload identity does, and as obstore does
     "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY",
@@ -269,10 +275,11 @@ ACCESS_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
 
-# Those of them that say where a store is, and nothing about who we are: everyone who can read pods may read them.
+# Those of them that say where a store is and what it demands, and nothing about who we are: everyone who can read pods
+# may read them.
 PUBLIC_VARIABLES = (
     "STORAGE_EMULATOR_HOST", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
-    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT", *_S3_HEADERS,
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ _MESSAGE = r"<(?:Details|Message|AuthenticationErrorDetail)>([^<\n]+)"
 _MAY_NOT = frozenset({"AccessDenied", "AuthorizationPermissionMismatch"})  # the latter is Azure's
 TWICE = "an object was created a second time under the same key"
 _SKEWED = "RequestTimeTooSkewed|Request date header too old"
+_CHECKSUM = "export AWS_CHECKSUM_ALGORITHM=sha256     as a bucket with Object Lock wants a checksum of each object"
 _CLOCK = "set the clock of this machine, e.g. sudo timedatectl set-ntp true"
 
 
@@ -90,7 +91,8 @@ def translated(error: BaseException, address: Address, key: str) -> KineticError
         )
     if status is None or (status >= 500 and status != UNSUPPORTED) or status in BUSY:
         return unreachable(address, key, error)
-    return StoreError(f"the store rejected the request{_for(key)}", why=brief(error))
+    next_ = _CHECKSUM if re.search("Content-MD5|x-amz-checksum", str(error).partition(DEBUG)[0]) else None
+    return StoreError(f"the store rejected the request{_for(key)}", why=brief(error), next=next_)
 
 
 def _for(key: str) -> str:
