@@ -72,3 +72,17 @@ def test_the_api_server_takes_the_binding_on_the_page(plane: Any, namespace: str
         pytest.fail(str(error))
 
     assert made["subjects"] == binding["subjects"]
+
+
+def test_the_api_server_takes_the_network_policy_on_the_page_and_it_is_about_all_pods_of_jobs(
+    plane: Any, namespace: str
+) -> None:
+    policy = objects_on(PAGE)["NetworkPolicy"]
+    policy["metadata"]["namespace"] = namespace
+
+    made = plane.api.create(f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies", policy)
+
+    (about,) = made["spec"]["podSelector"]["matchExpressions"]
+    assert about["key"] == job_manifests.APP_LABEL
+    assert set(about["values"]) == {job_manifests.APP, job_manifests.APP_MULTI_HOST, job_manifests.APP_WARM}
+    assert made["spec"]["ingress"][0]["from"] == [{"podSelector": made["spec"]["podSelector"]}]
