@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from kinetic._stores import parallel, store_errors
+from kinetic._stores import open_store, parallel, store_errors
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.protocol import RESERVED_FOLDER, Store
 from kinetic.errors import KineticError
@@ -20,6 +21,29 @@ _ROUNDS = 8  # S3Mock 5.2 creates an object twice in every second round, so it p
 
 _proven: set[str] = set()
 _proven_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def begun(url: str) -> Iterator[Callable[[], Store]]:
+    """Open a bucket and ask it while the block asks a cluster; what is yielded waits for the answer.
+
+    The first request of a process takes long: it gets credentials, and connects.
+    """
+    if url in _proven:
+        yield partial(open_store, url)
+        return
+    pool: parallel.ThreadPool[Store] = parallel.ThreadPool(1)
+    pool.give(partial(_open, url))
+    try:
+        yield pool.take
+    finally:
+        pool.dismiss()
+
+
+def _open(url: str) -> Store:
+    store = open_store(url)
+    check_conditional_writes(store)
+    return store
 
 
 def check_conditional_writes(store: Store) -> None:

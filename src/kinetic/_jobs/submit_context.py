@@ -7,6 +7,7 @@ backend start one, and both run side by side.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,12 @@ from kinetic._jobs import environment
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
+from kinetic._stores.protocol import CLOUDS
 from kinetic._wire import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kinetic._backends.protocol import Backend
     from kinetic._config.cluster import ClusterSettings
     from kinetic._config.target import Target
@@ -50,31 +54,34 @@ def prepare(options: Options, *, may_be_warm: bool = False) -> SubmitContext:
     placement = options.placement()
     target = settings.resolve(**options.place, multi_host=placement.hosts > 1)
     strict = target.backend.source == "argument"
-    with phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
-        backend = environment.backend_at(target, strict=strict)
-        target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-        backend = environment.backend_at(target, strict=strict)  # by the same address as the job's: one for both
-        wanted = None
-        if registry.find(backend.name).containers:
-            from kinetic._config import cluster  # only for clusters
+    url = target.store.value
+    with contextlib.ExitStack() as asked:
+        opened: Callable[[], Store] = functools.partial(open_store, url)
+        if is_bucket := url.startswith(CLOUDS):
+            from kinetic._jobs import store_check  # only for buckets
 
-            if may_be_warm and placement.hosts == 1:
-                from kinetic._jobs import warm_assignment  # as above
+            opened = asked.enter_context(store_check.begun(url))
+        with phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
+            backend = environment.backend_at(target, strict=strict)
+            target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
+            backend = environment.backend_at(target, strict=strict)  # by the same address as the job's: one for both
+            wanted = None
+            if registry.find(backend.name).containers:
+                from kinetic._config import cluster  # only for clusters
 
-                warm_assignment.begin(backend, options)
-            wanted = cluster.read_settings(target.profile, os.environ)
-        requirements = wanted and {"settings": wanted.to_json()}
-        backend.check_store(target.store.value, requirements)
-        notes = (*target.notes, *placement.notes, *backend.check(placement, requirements))
-    home = settings.ensure_home(os.environ)
-    backend.prepare()
-    key_id, key = config_home.own_key(home)
-    store = environment.warn_if_shared(open_store(target.store.value))
-    if store.local is None:
-        from kinetic._jobs import store_check  # only for buckets
+                if may_be_warm and placement.hosts == 1:
+                    from kinetic._jobs import warm_assignment  # as above
 
-        with phase("asking the store", is_remote=True):
-            store_check.check_conditional_writes(store)
+                    warm_assignment.begin(backend, options)
+                wanted = cluster.read_settings(target.profile, os.environ)
+            requirements = wanted and {"settings": wanted.to_json()}
+            backend.check_store(url, requirements)
+            notes = (*target.notes, *placement.notes, *backend.check(placement, requirements))
+        home = settings.ensure_home(os.environ)
+        backend.prepare()
+        key_id, key = config_home.own_key(home)
+        with phase("asking the store", is_remote=is_bucket):
+            store = environment.warn_if_shared(opened())
     environment.note_store(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, _read_page)
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
