@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from servers.faults import Fault, FaultyProxy
@@ -303,6 +304,37 @@ def test_a_bucket_behind_the_clients_proxy_is_reached_by_its_jobs_as_well(
         job_id = project.run("script.py", str(home.parent / "begun"), str(go)).stdout.strip()
 
         assert project.run("collect.py", job_id).stdout == "computed once\n"
+
+
+def test_a_job_of_this_machine_that_is_waited_for_asks_its_bucket_once_a_second(
+    project: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        "waits.py",
+        """
+        import time
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def nap():
+            time.sleep(3)
+            return time.time()
+
+        if __name__ == "__main__":
+            began = time.time()
+            ended = nap()
+            print(ended - began, time.time() - ended)
+        """,
+    )
+    with contextlib.closing(GcsServer().start()) as server:
+        server.bucket("jobs-of-a-test")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("KINETIC_STORE", "gs://jobs-of-a-test")
+        done = project.run("waits.py")
+        looks = [path for method, path in server.seen if method in {"GET", "HEAD"} and "result.pkl" in unquote(path)]
+
+    took, _ = map(float, done.stdout.split())
+    assert len(looks) <= took + 6, "the rest is of its beginning and its end"
 
 
 def test_a_job_sends_what_its_bucket_demands_of_each_object(

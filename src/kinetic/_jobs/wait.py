@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs, notifications
-from kinetic._jobs.status import Snapshot, last_attempt_note, lock_key, observe
+from kinetic._jobs.status import Snapshot, is_far, last_attempt_note, lock_key, observe
 from kinetic._output import colors, signal_handlers, tracebacks
 from kinetic._output import terminal as output
 from kinetic._wire import NamedTuple, python_runtime
@@ -303,7 +303,8 @@ class StatusReader:
 def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:
     """Wait at most ``pause`` seconds; return whether to look again: there was a change, or the last look is long ago.
 
-    Both times are by the clock of the backend. On this machine a look costs no more than the question for changes.
+    Both times are by the clock of the backend. On this machine a look costs no more than the question for changes,
+    unless the job's store is far away.
     """
     pause = min(pause, backend.poll_seconds)
     left = pause if limit is None else min(pause, limit - backend.clock.monotonic())
@@ -316,8 +317,8 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
             raise
         backend.clock.sleep(min(left, AGAIN_SECONDS))
         return True
-    now = backend.clock.monotonic()
-    return backend.is_here or changed or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
+    now, is_cheap = backend.clock.monotonic(), backend.is_here and not is_far(job)
+    return is_cheap or changed or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
 
 
 def load_what_the_end_needs(waited: float) -> None:

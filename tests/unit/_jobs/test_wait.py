@@ -47,6 +47,27 @@ def test_news_count_whenever_they_come_and_silence_does_not(was_told) -> None:
     assert found is was_told
 
 
+@pytest.mark.parametrize(
+    ("url", "was_told", "seconds", "is_news"),
+    [
+        ("file:///home/store", False, 0.0, True),
+        ("gs://bucket", False, 0.0, False),
+        ("gs://bucket", True, 0.0, True),
+        ("gs://bucket", False, 1.0, True),
+    ],
+)
+def test_a_job_on_this_machine_is_looked_at_all_the_time_unless_its_store_is_far_away(
+    monkeypatch, url, was_told, seconds, is_news
+) -> None:
+    clock = FakeClock()
+    place = SimpleNamespace(is_here=True, poll_seconds=1.0, watch=lambda _, *, seconds: was_told, clock=clock)
+    monkeypatch.setattr(locate, "store_of", lambda _: SimpleNamespace(url=url))
+    looked = clock.monotonic()
+    clock.sleep(seconds)
+
+    assert wait.has_news(place, SimpleNamespace(job_id="job"), pause=0.1, looked=looked) is is_news
+
+
 @pytest.mark.parametrize("follows", [wait.events, wait.follow_logs])
 def test_a_job_on_a_cluster_that_waits_for_another_one_is_looked_at_every_few_seconds(
     user, monkeypatch, follows

@@ -361,8 +361,7 @@ class LocalBackend:
     def watch(self, name: str, *, seconds: float) -> bool:
         """Wait until the completion pipe reports a change; the first call only opens it, so observe the job once more.
 
-        Returns:
-            True: here an observation costs nothing.
+        What no pipe reports, as the end of a supervisor, is seen by who observes it now and then.
         """
         self.queue.check_writable()
         readers = self._readers_of("")
@@ -373,9 +372,9 @@ class LocalBackend:
             readers[name] = self._open_reader(name)
             self._observe([name], at_once=reader is not None)
             return True
-        reader.wait(seconds)
+        has_changed = reader.wait(seconds)
         self._observe([name], at_once=reader.has_ended)
-        return True
+        return has_changed
 
     def without_slot(self) -> AbstractContextManager[None]:
         if "KINETIC_JOB_ID" not in self.environ:

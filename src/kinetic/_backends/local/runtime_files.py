@@ -532,21 +532,23 @@ class CompletionReader:
             with contextlib.suppress(OSError):
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def wait(self, seconds: float) -> None:
-        """Return when something may have changed, or after some seconds."""
+    def wait(self, seconds: float) -> bool:
+        """Wait at most some seconds, and return whether something may have changed; without a pipe, it may always."""
         if self.descriptor is None or self.has_ended:
             time.sleep(max(0.0, min(seconds, self._pause)))
             self._pause = min(self._pause * 1.2, _POLL_LIMIT)
-            return
+            return True
         import select
 
         poll = select.poll()
         poll.register(self.descriptor, 0 if self._running else select.POLLIN)
-        for _, events in poll.poll(max(0.0, seconds) * 1000):
+        found = poll.poll(max(0.0, seconds) * 1000)
+        for _, events in found:
             self._running = self._running or bool(events & select.POLLIN)
             self.has_ended = bool(events & (select.POLLHUP | select.POLLERR))
         if self.has_ended and not self._running:  # some systems report this of a pipe that was never written to
             time.sleep(max(0.0, min(seconds, _POLL_SECONDS)))
+        return bool(found)
 
     def close(self) -> None:
         if self.descriptor is not None:

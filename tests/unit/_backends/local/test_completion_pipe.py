@@ -38,6 +38,20 @@ def test_nothing_is_told_before_anything_happens(pipe):
     waiting.close()
 
 
+def test_who_waits_learns_whether_something_has_changed(pipe):
+    waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
+    found = [waiting.wait(0.0)]
+
+    heart.running()
+    found += [waiting.wait(LONG), waiting.wait(0.0)]
+    heart.stop()
+    found.append(waiting.wait(LONG))
+
+    assert found == [False, True, False, True]
+    assert runtime_files.CompletionReader(pipe, portable=True).wait(0.0), "without a pipe it may always"
+    waiting.close()
+
+
 def test_the_beginning_is_told_once(pipe):
     waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
 
