@@ -45,7 +45,8 @@ def find_without_job(job: JobRecord) -> Observation | None:
 def start_if_left(job: JobRecord, observation: Observation, *, giver_died: bool = False) -> Observation:
     """Start a task in a pod of its own if its warm pod is gone, or never took it; return how it is then.
 
-    A pod that runs has three minutes to take it, and none where the process that gave it the task is known to be dead.
+    A pod that runs has three minutes to take it, and none where the process that was giving it the task is known to be
+    dead. One that began to run since then is told by its Secret, whatever became of that process.
 
     Whoever looks first does this. What says who carries it out is created before it is started, so none starts it
     while a warm pod has it, and it is repeated where a process died in between.
@@ -54,8 +55,8 @@ def start_if_left(job: JobRecord, observation: Observation, *, giver_died: bool 
     backend: Any = locate.backend_of(job)  # of the only kind that has warm pods
     why = "has ended"
     if not observation.warm_ended:
-        latest = backend.warm.now() - (0.0 if giver_died else _UNTAKEN_SECONDS)
-        is_old = giver_died or (observation.submitted is not None and observation.submitted <= latest)
+        latest, submitted = backend.warm.now() - _UNTAKEN_SECONDS, observation.submitted
+        is_old = giver_died or (submitted is not None and submitted <= latest)
         if not is_old and not observation.may_come_back:
             return observation
         found = bindings.binding_of(store, job.job_id, locate.key_to_read(job))
@@ -63,7 +64,9 @@ def start_if_left(job: JobRecord, observation: Observation, *, giver_died: bool 
             return observation
         why = f"gave it back: {found.why}" if found is not None and found.why else "has not taken it"
         since = 0.0 if found is not None else backend.warm.could_take_since(observation.warm)
-        if since is None or since > latest:  # a machine for it may take an hour; a second one would not come earlier
+        if since is None:  # a machine for it may take an hour; a second one would not come earlier
+            return observation
+        if since > latest and not (giver_died and submitted is not None and since <= submitted):
             return observation
     if store.size(keys.result(job.job_id)) is not None:
         return observation

@@ -22,7 +22,7 @@ JOB_ID, WARM = "cpu-train-20261121-143000-1a2b3c4", "cpu-warm-20261121-143000-1a
 JOB = SimpleNamespace(job_id=JOB_ID, name=None, command=None)
 KEY = bytes(32)
 LATER = 4 * cold_start._UNTAKEN_SECONDS
-Start = Callable[[dict[str, Any], list[dict[str, Any]]], list[str]]
+Start = Callable[..., list[str]]
 
 
 AHEAD = 700.0  # seconds, of this machine's clock before that of the cluster
@@ -39,9 +39,11 @@ def ago(seconds: float) -> str:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Return a function that looks at a task which was submitted long ago, and returns what was started cold."""
+    """Return a function that looks at a task, by default one of long ago, and returns what was started cold."""
 
-    def look(job: dict[str, Any], pods: list[dict[str, Any]]) -> list[str]:
+    def look(
+        job: dict[str, Any], pods: list[dict[str, Any]], *, submitted: float = LATER, giver_died: bool = False
+    ) -> list[str]:
         transport = SimpleNamespace(now=now)
         client = SimpleNamespace(list=lambda *_: SimpleNamespace(objects=pods), transport=transport)
         started: list[str] = []
@@ -52,8 +54,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
         for name in ("key_to_read", "key_to_seal"):
             monkeypatch.setattr(locate, name, lambda _: bytes(32))
-        seen = Observation(JOB_ID, JobStatus.PENDING, submitted=now() - LATER, warm=WARM)
-        cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
+        seen = Observation(JOB_ID, JobStatus.PENDING, submitted=now() - submitted, warm=WARM)
+        cold_start.start_if_left(JOB, seen, giver_died=giver_died)  # type: ignore[arg-type] # of a record, what is read
         return started
 
     return look
@@ -83,6 +85,15 @@ def test_a_job_whose_warm_pod_never_took_it_is_started_cold(start: Start) -> Non
 
 def test_a_job_whose_warm_pod_nobody_started_is_started_cold(start: Start) -> None:
     assert start(warm_job(suspend=True), []) == [JOB_ID]
+
+
+@pytest.mark.parametrize(("running_for", "submitted", "is_left"), [(60.0, 5.0, True), (5.0, 60.0, False)])
+def test_what_a_dead_process_was_telling_a_warm_pod_is_started_cold_at_once_and_not_what_its_secret_tells_it(
+    start: Start, running_for: float, submitted: float, *, is_left: bool
+) -> None:
+    started = start(warm_job(), [pod(running_for=running_for)], submitted=submitted, giver_died=True)
+
+    assert started == [JOB_ID] * is_left
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
