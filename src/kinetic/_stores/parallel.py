@@ -38,8 +38,8 @@ def in_parallel(store: Addressed | None, tasks: Iterable[Callable[[], T]], *, li
     or finished and not yet read: what a reader does not take does not pile up.
 
     The first error of a task (or of ``tasks`` itself) starts no further task, waits for those that run, so that
-    nothing runs on behind the caller's back, and is raised. A reader that stops early (Ctrl-C, ``break``) does not
-    wait: what runs then ends on a thread that does not keep the process alive.
+    nothing runs on behind the caller's back, and is raised. A reader that stops early (Ctrl-C, another signal whose
+    handler raises, ``break``) does not wait: what runs then ends on a thread that does not keep the process alive.
 
     Where no thread can be started, the reader's own runs one task after the other.
 
@@ -68,19 +68,21 @@ class _Done(NamedTuple):
 
 def _on_threads(tasks: Iterator[Callable[[], T]], many: int) -> Iterator[T]:
     pool: ThreadPool[T] = ThreadPool(many)
+    exhausted = is_drawing = False
     try:
-        exhausted = False
         while True:
             while not exhausted and pool.under_way < 2 * many:
+                is_drawing = True
                 task = next(tasks, None)
-                exhausted = task is None
+                is_drawing, exhausted = False, task is None
                 if task is not None:
                     pool.give(task)
             if not pool.under_way:
                 return
             yield pool.take()
     except Exception:  # not GeneratorExit, of a reader that stopped
-        pool.drain()
+        if is_drawing or pool.has_failed:  # else a signal handler raised it
+            pool.drain()
         raise
     finally:
         pool.dismiss()
@@ -94,6 +96,7 @@ class ThreadPool(Generic[T]):
 
     def __init__(self, many: int) -> None:
         self.under_way = 0  # given and not yet taken
+        self.has_failed = False  # a task, whose error was taken
         self._many = many
         self._threads: list[threading.Thread] = []
         self._dismissed = threading.Event()
@@ -110,6 +113,7 @@ class ThreadPool(Generic[T]):
     def take(self) -> T:
         done = self._next()
         if done.error is not None:
+            self.has_failed = True
             raise done.error
         return done.result  # type: ignore[return-value]  # of the task, whose result is a T
 

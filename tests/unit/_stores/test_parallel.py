@@ -236,6 +236,28 @@ list(parallel.in_parallel(MemoryStore(), [hang] * 4, limit=4))
     assert "KeyboardInterrupt" in errors
 
 
+def test_what_a_signal_handler_raises_leaves_at_once_though_a_request_hangs(store):
+    release, ended = threading.Event(), []
+
+    def hang():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        release.wait(5)
+        ended.append(1)
+
+    def handle(*_):
+        raise TimeoutError("the caller's own limit")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(TimeoutError, match="the caller's own limit"):
+            list(parallel.in_parallel(store, [hang], limit=2))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert ended == []
+    release.set()
+
+
 def test_a_cloud_gets_more_lanes_than_a_disk(store):
     def at(url):
         other = MemoryStore()
