@@ -63,6 +63,75 @@ def test_no_more_are_claimed_than_there_are_slots(queue):
     assert claimed(queue, "k0") == "c"
 
 
+@pytest.mark.parametrize(
+    ("change", "is_forced"),
+    [
+        (lambda queue: add(queue, "new"), True),
+        (lambda queue: queue.claim("k", "earth"), False),
+        (lambda queue: queue.register("k", "earth"), False),
+        (lambda queue: queue.running("job", "k", 0), True),
+        (lambda queue: queue.note("job", "finished; waits for its store"), False),
+        (lambda queue: queue.end("job", "succeeded"), False),
+        (lambda queue: queue.end("job", "its store takes nothing"), True),
+        (lambda queue: queue.requeue("job", "k"), True),
+        (lambda queue: queue.ask_to_stop(["job"]), True),
+        (lambda queue: queue.forget(["job"]), True),
+        (lambda queue: queue.note_successes("job", ["other"]), True),
+        (lambda queue: queue.leave("k", "earth", at_once=True), False),
+    ],
+)
+def test_what_only_the_queue_knows_after_a_restart_of_the_machine_is_forced_to_the_disk(queue, change, is_forced):
+    add(queue, "job")
+    queue.claim("k", "earth")
+    for before in (True, False):
+        with queue.change(forced=before):
+            pass
+
+        change(queue)
+
+        [(synchronous,)] = queue.read("PRAGMA synchronous")
+        assert synchronous == (2 if is_forced else 1), "FULL or NORMAL, of SQLite"
+
+
+def test_a_job_that_was_ended_by_another_process_does_not_begin_and_is_not_put_back(queue):
+    add(queue, "a")
+    queue.claim("k", "earth")
+    queue.end("a", "ended")
+
+    assert not queue.running("a", "k", 0)
+    queue.requeue("a", "k")
+    assert state(queue, "a") == "ended"
+
+
+def test_a_supervisor_stays_for_a_job_that_came_as_it_was_about_to_leave(queue):
+    queue.register("k", "earth")
+    add(queue, "other", template_id="sand")
+    add(queue, "a")
+
+    stays = not queue.leave("k", "earth", at_once=False)
+    known = [row.supervisor for row in queue.supervisors()]
+    queue.forget(["a"])
+
+    assert (stays, known) == (True, ["k"])
+    assert queue.leave("k", "earth", at_once=False)
+    queue.register("k", "sand")
+    assert queue.leave("k", "sand", at_once=True)
+    assert queue.supervisors() == []
+
+
+def test_of_a_job_that_is_forgotten_nothing_holds_for_one_of_the_same_name(queue):
+    queue.add([("a", "", 0)], "earth", TEMPLATE, ONE, {"a": ["first"]})
+    queue.lend_slot("a", 0)
+
+    queue.forget(["a"])
+    queue.add([("a", "", 0)], "earth", TEMPLATE, ONE, {"a": ["second"]})
+
+    assert queue.waits_for("a") == ["second"]
+    assert not queue.has_lent("a", 0)
+    queue.ask_to_stop(["a"])
+    assert queue.waits_for("a") == []
+
+
 def test_a_job_is_added_once(queue):
     add(queue, "a")
     queue.claim("k", "earth")
