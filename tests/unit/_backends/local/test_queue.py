@@ -132,6 +132,26 @@ def test_of_a_job_that_is_forgotten_nothing_holds_for_one_of_the_same_name(queue
     assert queue.waits_for("a") == []
 
 
+def test_a_job_that_follows_several_starts_once_the_last_of_them_has_succeeded(queue):
+    queue.add([("a", "", 0)], "earth", TEMPLATE, ONE, {"a": ["first", "second"]})
+
+    queue.note_successes("a", ["first"])
+    after_the_first = state(queue, "a")
+    queue.note_successes("a", ["second"])
+
+    assert (after_the_first, state(queue, "a")) == ("waiting", "queued")
+
+
+def test_the_template_of_a_supervisor_that_waits_is_in_use_though_its_jobs_have_ended(queue):
+    add(queue, "a")
+    queue.claim("k", "earth")
+    queue.end("a", "succeeded")
+
+    assert queue.templates_in_use() == [TEMPLATE]
+    queue.forget_supervisor("k")
+    assert queue.templates_in_use() == []
+
+
 def test_a_job_is_added_once(queue):
     add(queue, "a")
     queue.claim("k", "earth")
