@@ -402,7 +402,66 @@ def test_clusters_are_asked_side_by_side_and_one_that_is_away_hides_no_job_of_an
     first, second = status.observe_many(jobs)
 
     assert (first.status, first.error) == (JobStatus.PENDING, None)
-    assert second.reason == "the context b does not respond"
+    assert (second.status, second.reason) == (JobStatus.PENDING, "the context b does not respond")
+
+
+def end(job: JobHandle, outcome_status: str = outcomes.SUCCEEDED) -> None:
+    verdict = Outcome(JOB_ID, outcome_status)
+    locate.store_of(job).put(keys.result(JOB_ID), verdict.footer(locate.key_to_seal(job)))
+
+
+@pytest.mark.parametrize("told", [None, JobStatus.FAILED, JobStatus.SUCCEEDED, JobStatus.NOT_FOUND])
+@pytest.mark.parametrize("look", ["alone", "with others"])
+def test_an_outcome_that_came_after_the_first_look_wins_over_what_the_backend_says(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch, told: JobStatus | None, look: str
+) -> None:
+    class Ending(Cluster):
+        __hash__ = object.__hash__
+
+        def observe(self, names: list[str]) -> dict[str, Observation]:
+            end(job)  # between the two looks into the store
+            return {} if told is None else {name: Observation(name, told) for name in names}
+
+    claim(job, 0, "train-x-abcde")
+    cluster = Ending()
+    monkeypatch.setattr(locate, "backend_of", lambda _: cluster)
+    on_cluster = replace(job, backend="gke")
+
+    seen = status.observe(on_cluster) if look == "alone" else status.observe_many([on_cluster])[0]
+
+    assert (seen.status, seen.error) == (JobStatus.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize(("machine", "elsewhere"), [("another", True), ("", False), (None, False)])
+def test_a_child_that_another_machine_has_begun_is_not_lost_because_this_one_does_not_know_it(
+    job: JobHandle, machine: str | None, elsewhere: bool
+) -> None:
+    here = replace(job, backend="local")
+    claim(job, 0, "host", machine_id=locate.machine() if machine is None else machine)
+
+    assert status.attempt_state(here) == {"attempted": True, "elsewhere": elsewhere}
+
+
+def test_a_list_does_not_show_a_removed_job_as_it_had_ended(job: JobHandle) -> None:
+    here = replace(job, backend="local")
+    end(job)
+    listed_before = status.observe_many([here], from_index=True)[0]
+    page = {"job_id": JOB_ID, "key_id": job.key_id, "status": "SUCCEEDED", "resource_removed": True}
+    locate.write_page(locate.store_of(job), page, locate.key_to_seal(job))
+
+    listed = status.observe_many([here], from_index=True)[0]
+
+    assert (listed_before.status, listed.status) == (JobStatus.SUCCEEDED, JobStatus.NOT_FOUND)
+
+
+def test_of_many_attempts_the_last_one_counts(job: JobHandle) -> None:
+    for attempt in range(15):
+        claim(job, attempt, f"train-x-{attempt}")
+
+    note = status.last_attempt_note(job)
+
+    assert note is not None
+    assert note.attempt == 14
 
 
 def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(job: JobHandle) -> None:
