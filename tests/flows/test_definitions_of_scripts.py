@@ -1284,6 +1284,68 @@ def test_a_class_or_mark_of_a_module_is_that_one_in_the_job_whatever_it_says_of_
     assert last_json(out) == [[True] * 6, True, [True] * 6, 1, True, True]
 
 
+def test_members_of_the_scripts_enums_have_in_the_job_what_they_have_in_the_script(project) -> None:
+    out = project.out(
+        """
+        import datetime, enum, json
+        from dataclasses import dataclass
+        import kinetic
+
+        class Planet(enum.Enum):
+            EARTH = 6.0, 2.0
+            TERRA = EARTH
+            def __init__(self, mass, radius):
+                self.mass, self.radius = mass, radius
+
+        class Axis(bytes, enum.Enum):
+            def __new__(kind, value, label):
+                it = bytes.__new__(kind, [value])
+                it._value_, it.label = value, label
+                return it
+            X = 0, "the first"
+            Y = 1, "the second"
+
+        class Right(enum.Flag, boundary=enum.KEEP):
+            READ, WRITE = 1, 2
+            BOTH = READ | WRITE
+            ALL = 15
+
+        @dataclass(frozen=True)
+        class Animal:
+            legs: int
+
+        class Pet(Animal, enum.Enum):
+            BIRD = 2
+
+        class Day(datetime.date, enum.Enum):
+            FIRST = 2026, 11, 30
+
+        class Shape(tuple, enum.Enum):
+            SQUARE = 2, 2
+
+        def told(planet, axis):
+            rights = Right(3) is Right.BOTH, Right.BOTH.name, Right.READ in Right.BOTH, (~Right.READ).value, len(Right)
+            own = planet is Planet.TERRA, list(Planet.__members__), planet.mass / planet.radius, Planet((6.0, 2.0)).name
+            return own, axis.label, Axis(0).label, list(axis), rights, Pet.BIRD.legs, Day.FIRST.year, Shape.SQUARE[1]
+
+        @kinetic.run(accelerator="cpu")
+        def of_job(planet, axis):
+            class Level(enum.Enum):
+                LOW = 1, "low"
+                def __init__(self, number, text):
+                    self.text = text
+
+            return told(planet, axis), planet, Level.LOW
+
+        of_the_job, planet, level = of_job(Planet.TERRA, Axis.Y)
+        is_same = json.dumps(of_the_job) == json.dumps(told(Planet.TERRA, Axis.Y))
+        print(json.dumps([is_same, planet is Planet.EARTH, level.text, type(level)((1, "low")) is level]))
+        """
+    )
+
+    assert last_json(out) == [True, True, "low", True]
+
+
 def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_field_has_no_default(project) -> None:
     project.write(
         "marks.py",

@@ -17,6 +17,7 @@ import typing
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping
 from contextvars import Context, ContextVar
+from enum import EnumMeta
 from pickle import PickleBuffer
 from struct import Struct
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -266,8 +267,10 @@ def of_class(kind: Any, reduced: Any) -> Any:
         its_own = sys.modules.get(kind.__module__)
         if "-packages/" in str(getattr(its_own, "__file__", "")) and (found := place_of(kind, [its_own])):
             return references.decorated, found
+    if isinstance(reduced, tuple) and isinstance(kind, EnumMeta):
+        return _enum(kind, *reduced)
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
-        return reduced  # an object, a class that is found by its name, or an enum, which is made in another way
+        return reduced  # an object, or a class that is found by its name
     make, arguments, *rest = reduced
     if is_struct(kind):
         return _struct(kind, sys.modules[make.__module__]._lookup_class_or_track, arguments[4])  # noqa: SLF001 - its id
@@ -283,6 +286,52 @@ def of_class(kind: Any, reduced: Any) -> Any:
             make = _make_registered
         return make, arguments, (rest[-1], rest[0], calls), None, None, _fill_and_register
     return make, arguments, *rest
+
+
+def _enum(kind: Any, make: Any, arguments: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
+    """Reduce an enum with its aliases, and with what its ``__new__`` or ``__init__`` has made of its members."""
+    base: Any = next(each for each in kind.__mro__ if not each.__flags__ & _MADE_BY_CLASS)
+    all_of, members = kind.__members__, dict[str, Any]()
+    try:
+        for name, it in all_of.items():
+            by, given = base.__reduce_ex__(it, 2)[:2] if base is not object else (None, ())
+            given = given[1:] if by is copyreg.__newobj__ else given  # type: ignore[attr-defined]
+            base.__new__(kind, *given)
+            members[name] = given, it._value_
+    except Exception:  # noqa: BLE001 - of a type that is made in another way
+        return make, arguments, state, *rest
+    own = {name: value for name, value in state[0].items() if name not in all_of}
+    known_as = sys.modules[make.__module__]._lookup_class_or_track  # noqa: SLF001 - as below
+    words = {"boundary": kind._boundary_} if hasattr(kind, "_boundary_") else {}
+    told = known_as, type(kind), base, (*arguments[:3], *arguments[4:6]), words, members
+    return _make_enum, told, (rest[-1], (own, state[1]), [*map(vars, all_of.values())]), None, None, _fill_enum
+
+
+def _make_enum(known_as: Any, meta: Any, base: Any, parts: Any, words: Any, members: dict[str, Any]) -> Any:
+    left = iter(members.values())
+
+    def new(kind: Any, *_: Any) -> Any:
+        given, value = next(left)
+        it = base.__new__(kind, *given)
+        it._value_ = value
+        return it
+
+    bases, name, qualname, module, tracker_id = parts
+    space = meta.__prepare__(name, bases)
+    space.update({"__new__": new, "__init__": lambda *_: None, **dict.fromkeys(members, 0)})
+    library: Any = next(each for each in meta.__mro__ if own_name(each))
+    made = library.__new__(meta, name, bases, space, **words)
+    del made.__new_member__, made.__init__
+    made._new_member_, made.__module__, made.__qualname__ = base.__new__, module, qualname
+    return known_as(tracker_id, made)
+
+
+def _fill_enum(kind: Any, filled: tuple[Any, Any, list[dict[str, Any]]]) -> None:
+    fill, state, of_members = filled
+    fill(kind, state)
+    for own in of_members:
+        own.pop("_value_", None)  # twice, where it has an alias
+        vars(kind[own["_name_"]]).update(own)
 
 
 def is_struct(kind: type) -> bool:
