@@ -1346,6 +1346,31 @@ def test_members_of_the_scripts_enums_have_in_the_job_what_they_have_in_the_scri
     assert last_json(out) == [True, True, "low", True]
 
 
+def test_functions_of_a_script_may_take_dicts_whose_types_extend_others(project) -> None:
+    out = project.out(
+        """
+        from typing import TypedDict
+        import kinetic
+
+        class Model(TypedDict, total=False):
+            layers: int
+
+        class Training(Model):
+            rate: float
+
+        Point = TypedDict("Point", {"x": int, "in": int})
+
+        @kinetic.run(accelerator="cpu")
+        def train(given: Training, point: Point):
+            return given["rate"], sorted(Training.__optional_keys__), list(Point.__annotations__), Training(rate=2)
+
+        print(train({"rate": 0.1, "layers": 2}, {"x": 1, "in": 2}))
+        """
+    )
+
+    assert out.splitlines()[-1] == "(0.1, ['layers'], ['x', 'in'], {'rate': 2})"
+
+
 def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_field_has_no_default(project) -> None:
     project.write(
         "marks.py",

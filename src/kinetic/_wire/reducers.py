@@ -274,6 +274,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
     make, arguments, *rest = reduced
     if is_struct(kind):
         return _struct(kind, sys.modules[make.__module__]._lookup_class_or_track, arguments[4])  # noqa: SLF001 - its id
+    if type(kind).__name__ == "_TypedDictMeta" and "__orig_bases__" not in vars(kind):  # some of Python 3.11
+        arguments = (*arguments[:2], (typing.TypedDict,), *arguments[3:])
     slots = kind.__dict__.get("__slots__")
     if slots is not None and not issubclass(kind, tuple | BaseException):
         place = next(place for place, each in enumerate(arguments) if isinstance(each, dict))
