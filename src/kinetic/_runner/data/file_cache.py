@@ -177,14 +177,14 @@ def sweep(folder: Path, *, now: float | None = None, days: float = 30) -> None:
         return
     kept = Cache(folder)
     now = time.time() if now is None else now
-    gone = [name for name in os.listdir(folder / "pages") if _age(folder / "pages" / name, now) > days * _DAY]
+    gone = [name for name in os.listdir(folder / "pages") if folders.age(folder / "pages" / name, now) > days * _DAY]
     for name in gone:
         with kept.lock(name, patient=False) as held:
             if held:  # no job is filling it
                 for kind in ("pages", "seen", "locks"):
                     (folder / kind / name).unlink(missing_ok=True)
     for part in kept.parts.iterdir():
-        if _age(part, now) > _DAY:
+        if folders.age(part, now) > _DAY:
             _remove(part)
     if gone:
         _drop_unnamed(kept, now)
@@ -199,17 +199,11 @@ def _drop_unnamed(kept: Cache, now: float) -> None:
             named |= {kept.path(file) for file in manifest.files}
     for folder in (kept.folder / "files").iterdir():
         for path in folder.iterdir():
-            if str(path) not in named and _age(path, now) > _DAY:
+            if str(path) not in named and folders.age(path, now) > _DAY:
                 path.unlink(missing_ok=True)
     for pin in (kept.folder / "pinned").iterdir():
         if not (kept.folder / "pages" / pin.read_text()).exists():
             pin.unlink(missing_ok=True)
-
-
-def _age(path: Path, now: float) -> float:
-    with contextlib.suppress(OSError):
-        return now - path.lstat().st_mtime
-    return 0.0
 
 
 def _remove(path: Path) -> None:
