@@ -34,8 +34,8 @@ from kinetic._stores import put_many
 from kinetic._wire import dataclass, documents, folders, keys, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
+from kinetic._wire.input_table import read_table
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
-from kinetic._wire.records import read_table
 from kinetic.errors import BackendError, CapacityError, CredentialsError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from kinetic._batches.state import Batch
     from kinetic._hardware.placement import Placement
     from kinetic._stores.protocol import Store
+    from kinetic._wire.input_table import Table
     from kinetic._wire.order import Order
-    from kinetic._wire.records import Group, JobRecord, Table
+    from kinetic._wire.records import Group, JobRecord
 
 T = TypeVar("T")
 LAUNCHES_AT_ONCE = 200  # to one call of the backend: each is locked by a descriptor while it is being submitted

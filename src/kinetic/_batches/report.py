@@ -16,7 +16,7 @@ from kinetic._batches.display import first_line
 from kinetic._jobs import locate, notifications
 from kinetic._jobs.status import observe_many
 from kinetic._output.format import plain, shortened
-from kinetic._wire import NamedTuple, dataclass, keys, records
+from kinetic._wire import NamedTuple, dataclass, input_table, keys
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def command_of(job: JobRecord) -> list[str] | None:
 
     with contextlib.suppress(KineticError, pickle.UnpicklingError, IndexError, TypeError, ValueError):
         store = locate.store_of(job)
-        item = records.read_table(store, state.load_group(store, job.group_id)).inputs[job.group_index]
+        item = input_table.read_table(store, state.load_group(store, job.group_id)).inputs[job.group_index]
         if item.arguments is not None:
             data = function_call.fetch_artifact(store, item.arguments, "the input")
             (_, _, values), _ = _Texts(io.BytesIO(data)).load()  # of ``command.run``

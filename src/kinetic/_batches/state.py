@@ -17,8 +17,9 @@ from kinetic._jobs.handle import JobHandle, R, handle_of
 from kinetic._jobs.locate import Untrusted
 from kinetic._stores import open_store
 from kinetic._wire import dataclass, outcomes
+from kinetic._wire.input_table import Table, read_table
 from kinetic._wire.order import Predecessor
-from kinetic._wire.records import Group, Table, read_table
+from kinetic._wire.records import Group
 from kinetic.errors import (
     BatchNotFoundError,
     CallableError,

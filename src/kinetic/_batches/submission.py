@@ -35,8 +35,9 @@ from kinetic._project.pickler import InputPacker
 from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, cache_entries, digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
+from kinetic._wire.input_table import Input, Inputs, Table
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.records import Group, Input, Inputs, Settings, Table
+from kinetic._wire.records import Group, Settings
 from kinetic.errors import BackendError, CallableError, KineticError, OptionError, OptionTypeError, PackingError
 
 if TYPE_CHECKING:

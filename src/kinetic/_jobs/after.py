@@ -21,9 +21,9 @@ from kinetic._runner.supervisor import attempts, predecessors
 from kinetic._stores import put_many
 from kinetic._wire import NamedTuple, documents, keys
 from kinetic._wire.failpoints import step
+from kinetic._wire.input_table import read_table
 from kinetic._wire.order import MOST_PREDECESSOR_KEYS, MOST_PREDECESSORS, Predecessor
 from kinetic._wire.outcomes import FAILED, SUCCEEDED
-from kinetic._wire.records import read_table
 from kinetic.errors import CredentialsError, DataError, KeyMissingError, KineticError, OptionError, PredecessorError
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, keys, outcomes, python_runtime
+from kinetic._wire.input_table import read_table
 from kinetic._wire.outcomes import Outcome
-from kinetic._wire.records import read_table
 from kinetic.errors import (
     CommandError,
     IntegrityError,

@@ -232,6 +232,7 @@ _NOT_SENT = frozenset(
         "kinetic._output.signal_handlers",
         "kinetic._runner.worker.code_coverage",
         "kinetic._stores.memory",
+        "kinetic._wire.input_table",
     }
 )
 # Of these, what only few jobs load: it travels as source.

@@ -13,7 +13,7 @@ from servers.terminal import TextTerminal as Terminal
 from kinetic._batches import display, state
 from kinetic._batches.tracker import End
 from kinetic._output import terminal as output_terminal
-from kinetic._wire.records import Input, Table
+from kinetic._wire.input_table import Input, Table
 from kinetic.job_status import JobStatus
 
 CLEAR = "\x1b[J"

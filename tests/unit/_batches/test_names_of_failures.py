@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._batches import collection, display
-from kinetic._wire.records import Input, Table
+from kinetic._wire.input_table import Input, Table
 from kinetic.errors import BatchError, CallableError, JobCancelledError, JobError, PredecessorError
 
 

@@ -10,7 +10,8 @@ from kinetic._batches import display
 from kinetic._batches import state as batch_state
 from kinetic._batches.batch_handle import BatchHandle
 from kinetic._batches.tracker import End
-from kinetic._wire.records import REQUIRED, Input, JobRecord, Table
+from kinetic._wire.input_table import Input, Table
+from kinetic._wire.records import REQUIRED, JobRecord
 from kinetic.job_status import JobStatus
 
 EVIL = '<script>alert(\'"&")</script>'

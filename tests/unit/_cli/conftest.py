@@ -21,9 +21,10 @@ from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, documents, keys, records
+from kinetic._wire.input_table import Input, Table
 from kinetic._wire.order import Artifact
 from kinetic._wire.outcomes import Outcome
-from kinetic._wire.records import Group, Input, Settings, Table
+from kinetic._wire.records import Group, Settings
 
 Kinetic = Callable[..., Result]
 DAY = 24 * 3600.0

@@ -21,8 +21,9 @@ from kinetic._batches import control
 from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, inspection, keys, outcomes, records, task
+from kinetic._wire.input_table import Input, Table
 from kinetic._wire.order import Artifact, Child, DataRef, Manifest, ManifestFile, Order, Part, Predecessor
-from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
+from kinetic._wire.records import MANIFEST, Group, Settings
 from kinetic.errors import IntegrityError, KineticError
 
 # On Python 3.14 an argument may have no reference besides its owner's, which hypothesis 6.170 takes for its only one.

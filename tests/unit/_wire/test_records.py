@@ -10,8 +10,9 @@ import pytest
 
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import digests, documents, keys
+from kinetic._wire.input_table import Input, Inputs, Table
 from kinetic._wire.order import Artifact, Child, DataRef, Order
-from kinetic._wire.records import MANIFEST, SHARED, Group, Input, Inputs, Settings, Table
+from kinetic._wire.records import MANIFEST, SHARED, Group, Settings
 from kinetic.errors import IntegrityError, OptionError
 
 KEY, OTHER = b"k" * 32, b"o" * 32
