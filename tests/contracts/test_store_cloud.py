@@ -113,7 +113,9 @@ def test_each_cause_of_a_refusal_has_its_sentence_and_its_next_step(
     assert next_ in caught.value.next
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "InvalidAccessKeyId")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "ExpiredToken"), (403, "InvalidAccessKeyId"), (403, "InvalidTokenId")]
+)
 def test_keys_that_expire_while_a_process_runs_are_read_again_from_their_file(
     no_credentials, monkeypatch, tmp_path, status, code
 ):

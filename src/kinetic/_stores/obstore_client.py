@@ -46,9 +46,9 @@ UNSUPPORTED = 501  # a header or an operation that the service does not have
 UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
 CODE = r"<Code>([^<]+)</Code>"  # of the XML in which all services say what is wrong
 DEBUG = "\n\nDebug source:"  # pages of it follow
-# The last is Azure's, the others are S3's.
 EXPIRED = frozenset(
-    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "AuthenticationFailed"}
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"}  # of S3
+    | {"InvalidTokenId", "AuthenticationFailed"}  # of MinIO; of Azure
 )
 OTHER_REGION = r"configured region|<Region>([^<]*)<"  # of a redirect, and of a body
 
