@@ -279,6 +279,20 @@ def test_a_job_that_somebody_deletes_while_it_runs_is_noticed(watched: Watched) 
     assert watched.clients.told(out)[-1][1] in {"ResultMissingError", "JobError"}
 
 
+def test_a_cancelled_job_ends_though_another_program_holds_its_object(watched: Watched, kinetic: Any) -> None:
+    site, job_id = watched.site, watched.job_id
+    path = f"{site.batch}/jobs/{site.jobs(job_id)[0]['metadata']['name']}"
+    site.running(job_id)
+    site.api.merge(path, {"metadata": {"finalizers": ["example.com/audit"]}})
+
+    told = kinetic("jobs", "cancel", job_id, "--cleanup-timeout", "30")
+    held = site.api.get(path)["metadata"]["finalizers"]
+    site.api.merge(path, {"metadata": {"finalizers": None}})
+
+    assert told.code == 0, told.err
+    assert "example.com/audit" in held
+
+
 # ------------------------------------------------------------------------------------------------------------ the store
 
 

@@ -213,9 +213,12 @@ class Client:
         reply = self.transport.send("PATCH", kind.path(self.namespace, name), query=query, body=body, headers=_APPLY)
         return self._object(reply, "patch", kind, name)
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "") -> bool:
-        """Delete an object, of that uid and version only if they are given; False when there is none such."""
-        options: Object = {"propagationPolicy": "Background"}
+    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", pods_first: bool = False) -> bool:
+        """Delete an object, of that uid and version only if they are given; False when there is none such.
+
+        With `pods_first`, what it owns goes before it and not behind it.
+        """
+        options: Object = {"propagationPolicy": "Foreground" if pods_first else "Background"}
         only = {"uid": uid} | ({"resourceVersion": version} if version else {})
         options |= {"preconditions": only} if uid else {}
         reply = self.transport.send("DELETE", kind.path(self.namespace, name), body=json.dumps(options).encode())

@@ -431,9 +431,17 @@ def release(client: Client, found: Object) -> None:
 
 
 def delete_jobs(client: Client, objects: Sequence[Object]) -> None:
-    """Delete what makes pods; the pods, and what the objects own, follow in the background."""
-    owners = [(KINDS[found["kind"]], found["metadata"]) for found in objects]
-    kube_client.request_all([partial(client.delete, kind, about["name"], uid=about["uid"]) for kind, about in owners])
+    """Delete what makes pods; the pods, and what the objects own, follow in the background.
+
+    Where another program has put a finalizer on such an object, it stays for as long as that wants: pods go first then.
+    """
+
+    def delete(found: Object) -> bool:
+        about = found["metadata"]
+        is_held = bool(about.get("finalizers"))
+        return client.delete(KINDS[found["kind"]], about["name"], uid=about["uid"], pods_first=is_held)
+
+    kube_client.request_all([partial(delete, found) for found in objects])
 
 
 def wait_until_gone(client: Client, job_ids: Sequence[str], seconds: float) -> bool:

@@ -210,14 +210,15 @@ def belongs_to_job_set(found: Object) -> bool:
 def reduced(found: Object) -> Object:
     """Return what is needed of an object for the status of its job: a tenth of it."""
     about, spec = _metadata(found), found.get("spec") or {}
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels")
+    kept = ("name", "namespace", "uid", "resourceVersion", "labels", "finalizers")
+    times = ("creationTimestamp", "deletionTimestamp")
     wanted = (JOB_ID_ANNOTATION, AFTER_ANNOTATION, DIFFERS_ANNOTATION, QUEUE_ANNOTATION)
     annotations = {name: value for name in wanted if (value := annotation_of(found, name))}
     slices = [{"replicas": part.get("replicas")} for part in spec.get("replicatedJobs") or ()]
     return {
         "apiVersion": found.get("apiVersion", ""),
         "kind": found.get("kind", ""),
-        "metadata": {**{name: about[name] for name in kept if name in about}, "annotations": annotations},
+        "metadata": {**{name: about[name] for name in (*kept, *times) if name in about}, "annotations": annotations},
         "spec": {name: spec[name] for name in ("suspend", "completions") if name in spec}
         | ({"replicatedJobs": slices} if slices else {}),
         "status": _status(found),
