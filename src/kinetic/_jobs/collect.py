@@ -307,12 +307,15 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
     return page
 
 
-def write_collected_pages(collected: Iterable[tuple[JobRecord, Snapshot]], store: Store) -> None:
-    """Write the same of many collected jobs of one store, which share their forced writes."""
+def write_collected_pages(collected: Iterable[tuple[JobRecord, Callable[[], Snapshot]]], store: Store) -> None:
+    """Write the same of many collected jobs of one store, which share their forced writes.
+
+    Each comes with what returns how it ended, on any thread: that may be a question to the store.
+    """
     from kinetic._stores import parallel  # 1 ms, with threads' queues
 
     pages = _CollectedPages(store)
-    tasks = (functools.partial(pages.begin, job, seen) for job, seen in collected)
+    tasks = (functools.partial(pages.begin, job, look) for job, look in collected)
     for finish in parallel.in_parallel(store, tasks, limit=1 if store.local is not None else None):
         pages.keep(*finish())
         if pages.are_many():
@@ -333,12 +336,12 @@ class _CollectedPages:
         self._marks: list[tuple[str, bytes]] = []
         self._pages: dict[str, tuple[JobRecord, dict[str, Any]]] = {}
 
-    def begin(self, job: JobRecord, seen: Snapshot) -> Callable[[], _ReadPage]:
+    def begin(self, job: JobRecord, look: Callable[[], Snapshot]) -> Callable[[], _ReadPage]:
         """Make the page of a collected job, on any thread, or only list the job if its logs are long.
 
         What is returned returns the page; it reads these logs, for which many threads would need too much memory.
         """
-        inside = list(self._store.entries(keys.job(job.job_id)))
+        seen, inside = look(), list(self._store.entries(keys.job(job.job_id)))
         stored = sum(sum(entry.size for entry in entries) for entries in _stored_logs(job.job_id, inside).values())
         sealed = sum(each.size_bytes for each in seen.outcome.logs) if seen.outcome is not None else 0
         make = functools.partial(self.read, job, seen, inside)

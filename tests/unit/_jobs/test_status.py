@@ -330,7 +330,8 @@ def test_a_store_that_is_away_is_waited_for_once_and_not_for_each_of_the_values_
 def test_pages_of_collected_jobs_in_a_distant_store_are_made_side_by_side(
     far: list[JobHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together, written = threading.Barrier(3, timeout=10), dict[str, bytes]()
+    looks, together = threading.Barrier(3, timeout=10), threading.Barrier(3, timeout=10)
+    written = dict[str, bytes]()
 
     class Distant:
         url, local = "gs://far/away", None
@@ -343,10 +344,13 @@ def test_pages_of_collected_jobs_in_a_distant_store_are_made_side_by_side(
             written[key] = data
             return True
 
-    ended = status.Snapshot(JobStatus.SUCCEEDED, Outcome("", outcomes.SUCCEEDED))
+    def look() -> status.Snapshot:  # of very many, their handles do not keep how they ended
+        looks.wait()
+        return status.Snapshot(JobStatus.SUCCEEDED, Outcome("", outcomes.SUCCEEDED))
+
     monkeypatch.setattr(collect, "_history_logs", lambda *_: ([], []))
 
-    collect.write_collected_pages([(each, ended) for each in far], Distant())
+    collect.write_collected_pages([(each, look) for each in far], Distant())
 
     assert written.keys() == {keys.history(each.job_id) for each in far}
 
@@ -376,7 +380,7 @@ def test_long_logs_of_collected_jobs_are_read_one_after_the_other_and_written_be
     monkeypatch.setattr(collect, "_history_logs", history_logs)
     ended = status.Snapshot(JobStatus.SUCCEEDED, Outcome("", outcomes.SUCCEEDED))
 
-    collect.write_collected_pages([(each, ended) for each in far], Distant())
+    collect.write_collected_pages([(each, lambda: ended) for each in far], Distant())
 
     assert at_once == [1, 1, 1]
 
