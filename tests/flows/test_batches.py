@@ -890,6 +890,24 @@ def test_a_handle_travels_as_a_pickle_with_the_values_it_has(batches: Any) -> No
     assert found == [3, [0, 10, 20], 10, [0, 10, 20], 10]
 
 
+def test_what_a_handle_put_together_by_hand_has_collected_is_removed_from_each_of_its_stores(batches: Any) -> None:
+    found = batches.run(
+        """
+        import os
+
+        jobs, stores = [], [os.path.join(os.path.dirname(go), name) for name in ("one", "other")]
+        for number, store in enumerate(stores):
+            os.makedirs(store)
+            os.environ["KINETIC_STORE"] = store
+            jobs.append(act.run_async(plan(number)))
+        values = kinetic.BatchHandle("", None, {}, jobs).results()
+        tell([values, [job.job_id in os.listdir(store) for job, store in zip(jobs, stores)]])
+        """
+    )
+
+    assert found == [[0, 10], [False, False]]
+
+
 def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> None:
     found = batches.run(
         """

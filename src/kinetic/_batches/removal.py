@@ -54,11 +54,16 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
                 collect.make_room(handle, store)
         for handle in collected:
             _note_end(handle, tracker, REMOVED)
-    else:  # of several stores, perhaps
+    else:
         run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
-    tracker.backend.remove(names)
-    run_all(store, (partial(store.delete, keys.job(handle.job_id)) for handle in collected))
+    if isinstance(tracker, BatchTracker):
+        tracker.backend.remove(names)
+        run_all(store, (partial(store.delete, keys.job(name)) for name in names))
+    else:  # of several places and stores, perhaps
+        for backend in {locate.backend_of(handle) for handle in collected}:
+            backend.remove([handle.job_id for handle in collected if locate.backend_of(handle) is backend])
+        run_all(store, (partial(locate.store_of(handle).delete, keys.job(handle.job_id)) for handle in collected))
 
 
 def remove_kept_predecessors(jobs: Sequence[JobRecord], tracker: Tracker) -> None:
