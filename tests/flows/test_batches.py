@@ -890,7 +890,8 @@ def test_a_handle_travels_as_a_pickle_with_the_values_it_has(batches: Any) -> No
     assert found == [3, [0, 10, 20], 10, [0, 10, 20], 10]
 
 
-def test_what_a_handle_put_together_by_hand_has_collected_is_removed_from_each_of_its_stores(batches: Any) -> None:
+@pytest.mark.parametrize("remove", ["results", "cleanup"])
+def test_what_a_handle_put_together_by_hand_removes_is_gone_from_each_of_its_stores(batches: Any, remove: str) -> None:
     found = batches.run(
         """
         import os
@@ -900,12 +901,14 @@ def test_what_a_handle_put_together_by_hand_has_collected_is_removed_from_each_o
             os.makedirs(store)
             os.environ["KINETIC_STORE"] = store
             jobs.append(act.run_async(plan(number)))
-        values = kinetic.BatchHandle("", None, {}, jobs).results()
-        tell([values, [job.job_id in os.listdir(store) for job, store in zip(jobs, stores)]])
-        """
+            jobs[-1].wait()
+        kinetic.BatchHandle("", None, {}, jobs).REMOVE()
+        tell([[job.job_id in os.listdir(store), os.listdir(f"{store}/history") == [f"{job.job_id}.json"]]
+              for job, store in zip(jobs, stores)])
+        """.replace("REMOVE", remove)
     )
 
-    assert found == [[0, 10], [False, False]]
+    assert found == [[False, True]] * 2
 
 
 def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> None:

@@ -21,6 +21,7 @@ from kinetic._wire.outcomes import CANCELLED, FAILED
 from kinetic.errors import BackendUnavailableError, KineticError, StoreError
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
     from kinetic._batches.state import Batch
     from kinetic._batches.tracker import Tracker
     from kinetic._jobs.handle import JobHandle
@@ -57,13 +58,23 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     else:
         run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
+    for backend, its_own in _by_backend(collected, tracker):
+        backend.remove(its_own)
+    run_all(store, (partial(_store_of(handle, tracker).delete, keys.job(handle.job_id)) for handle in collected))
+
+
+def _by_backend(jobs: Sequence[JobRecord], tracker: Tracker) -> Iterable[tuple[Backend, list[str]]]:
+    """Return the ids of jobs by their backends, of which those of a handle that was put together by hand have many."""
     if isinstance(tracker, BatchTracker):
-        tracker.backend.remove(names)
-        run_all(store, (partial(store.delete, keys.job(name)) for name in names))
-    else:  # of several places and stores, perhaps
-        for backend in {locate.backend_of(handle) for handle in collected}:
-            backend.remove([handle.job_id for handle in collected if locate.backend_of(handle) is backend])
-        run_all(store, (partial(locate.store_of(handle).delete, keys.job(handle.job_id)) for handle in collected))
+        return [(tracker.backend, [job.job_id for job in jobs])]
+    found: dict[Backend, list[str]] = {}
+    for job in jobs:
+        found.setdefault(locate.backend_of(job), []).append(job.job_id)
+    return found.items()
+
+
+def _store_of(job: JobRecord, tracker: Tracker) -> Store:
+    return tracker.store if isinstance(tracker, BatchTracker) else locate.store_of(job)
 
 
 def remove_kept_predecessors(jobs: Sequence[JobRecord], tracker: Tracker) -> None:
@@ -174,7 +185,7 @@ def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
             raise
         for job in _all_attempts(batch, tracker):
             if job.group_index not in tracker.active:
-                collect.make_room(job, tracker.store)
+                collect.make_room(job, _store_of(job, tracker))
         _cleanup(batch, tracker, resources=resources, artifacts=artifacts)
 
 
@@ -182,11 +193,10 @@ def _cleanup(batch: Batch, tracker: Tracker, *, resources: bool, artifacts: bool
     if resources:
         cancel(batch)
     jobs = _all_attempts(batch, tracker)
-    if resources:
-        names = [job.job_id for job in jobs]
+    for backend, names in _by_backend(jobs, tracker) if resources else ():
         if not artifacts:
-            tracker.backend.stop(names, wait=_STOP_SECONDS)  # all have ended; see above
-        tracker.backend.remove(names)
+            backend.stop(names, wait=_STOP_SECONDS)  # all have ended; see above
+        backend.remove(names)
     if artifacts:
         try:
             tracker.forget_kept()
@@ -218,11 +228,12 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
     with _warn_on_error(job.job_id, "removed"):
         page = {**records.plain(job), "status": _final_status(job, tracker), "reason": "", "attempts": 1}
         page |= {"started": None, "ended": None}
-        collect.write_removed_page(job, tracker.store, page, resource=resource, artifacts=artifacts)
+        store = _store_of(job, tracker)
+        collect.write_removed_page(job, store, page, resource=resource, artifacts=artifacts)
         _note_end(job, tracker, REMOVED)
         if artifacts:
-            collect.delete_history_logs(tracker.store, job.job_id)
-            tracker.store.delete(keys.job(job.job_id))
+            collect.delete_history_logs(store, job.job_id)
+            store.delete(keys.job(job.job_id))
 
 
 def _final_status(job: JobRecord, tracker: Tracker) -> str:
