@@ -103,6 +103,38 @@ def test_a_value_that_is_swapped_after_the_check_runs_nothing(
     assert not sign.exists(), "what was opened is not what was verified"
 
 
+@pytest.mark.parametrize(("size", "read_before"), [(10, False), (10, True), (LARGE, False)])
+def test_a_value_that_was_changed_since_it_was_sealed_runs_nothing(
+    store: Store, tmp_path: Path, size: int, read_before: bool
+) -> None:
+    outcome = seal(store, os.urandom(size + 200))
+    evil = pickle.dumps(Opened(tmp_path / "opened")).ljust(outcome.body_length, b"\0")
+    store.put(keys.result(JOB), evil + outcome.footer(bytes(32)))
+
+    with pytest.raises(IntegrityError, match="is not what the job wrote"):
+        results.body_of(store, outcome, evil if read_before else None)
+
+    assert not (tmp_path / "opened").exists()
+
+
+def read_again(data: bytes, job_id: str = JOB) -> Outcome:
+    return outcomes.read_of(job_id, len(data), lambda start, length: data[start : start + length], bytes(32))
+
+
+def test_a_verdict_of_another_job_one_that_is_cut_off_and_one_without_end_are_refused(store: Store) -> None:
+    outcome = seal(store, bytes(5000))
+    data = store.get(keys.result(JOB))
+    endless = bytes(60) + (outcomes.MOST_BYTES + 1).to_bytes(8, "big") + outcomes.MAGIC
+
+    assert read_again(data) == outcome
+    with pytest.raises(IntegrityError, match="is about another job"):
+        read_again(data, "cpu-train-20261121-120000-abcdef1")
+    with pytest.raises(IntegrityError, match="shorter than it says"):
+        read_again(data[outcome.body_length :])
+    with pytest.raises(IntegrityError, match="longer than the object, or than any page"):
+        outcomes.read(1 << 40, lambda start, length: endless[-length:], bytes(32))
+
+
 def test_the_end_of_a_large_value_is_verified_as_well(store: Store) -> None:
     value = [os.urandom(LARGE), "the end"]
     outcome = seal(store, value)
