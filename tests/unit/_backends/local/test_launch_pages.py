@@ -60,6 +60,36 @@ def test_each_job_reads_its_own_task_and_key_from_what_they_share(paths):
     assert {os.stat(path(job)).st_mode & 0o777 for path in (paths.key, paths.launch) for job in JOBS} == {0o600}
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_task_and_key_of_an_accepted_job_are_on_the_disk_with_their_names(paths, monkeypatch, count):
+    forced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    launch(paths, *map(task_of, JOBS[:count]))
+
+    files = [name for name in forced if not os.path.isdir(name)]
+    assert len(files) == 2, "one page and one file of keys, however many jobs share them"
+    assert set(forced) >= {*map(str, map(paths.job, JOBS[:count])), str(paths.jobs)}
+    assert max(map(forced.index, files)) < forced.index(str(paths.job(JOBS[0])))
+
+
+def test_a_key_with_more_bytes_than_a_key_has_is_no_key(paths):
+    launch(paths, task_of(JOBS[0]))
+    with paths.key(JOBS[0]).open("ab") as file:
+        file.write(b"x")
+
+    with pytest.raises(IntegrityError):
+        runtime_files.read_key(paths, JOBS[0])
+
+
+def test_a_shared_page_about_other_jobs_says_so(paths):
+    launch(paths, *map(task_of, JOBS[:2]))
+    os.link(paths.launch(JOBS[0]), paths.launch(JOBS[2]))
+
+    with pytest.raises(IntegrityError, match="other jobs"):
+        runtime_files.read_task(paths, JOBS[2])
+
+
 def test_what_one_job_does_not_need_any_more_stays_for_the_others(paths):
     launch(paths, *map(task_of, JOBS))
 

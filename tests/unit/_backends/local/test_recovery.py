@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -256,6 +257,91 @@ def test_a_supervisor_that_lives_is_left_alone(dead):
     dead.recover()
 
     assert (alive, dead.state) == ("running", "ended")
+
+
+def test_a_supervisor_that_looks_after_the_queue_keeps_its_own_lock(dead):
+    dead.die()
+    lock = dead.paths.lock("dead")
+    held = runtime_files.take_lock(lock)
+
+    dead.recover()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(runtime_files.is_locked(lock)))
+    _, status = os.waitpid(pid, 0)
+    held.release(remove=True)
+
+    assert dead.state == "running"
+    assert os.waitstatus_to_exitcode(status) == 1, "another process could take it"
+
+
+def test_what_a_dead_supervisor_left_running_has_ended_before_its_job_is_settled(dead, family, monkeypatch):
+    dead.die()
+    orphan = family("dead")
+    settle, ended = recovery.settle, []
+    monkeypatch.setattr(recovery, "settle", lambda *words: [ended.append(orphan.wait(10)), settle(*words)])
+
+    dead.recover()
+
+    assert ended == [-signal.SIGKILL]
+    assert dead.state == "ended"
+
+
+def with_a_retry(dead) -> None:
+    task = dataclasses.replace(runtime_files.read_task(dead.paths, JOB), retries=1)
+    runtime_files.write_tasks(dead.paths, [(task, documents.job_key(KEY, JOB, dead.store.url))])
+
+
+def test_a_failure_that_its_supervisor_did_not_live_to_note_is_counted_once_and_tried_again(dead):
+    with_a_retry(dead)
+    dead.die()
+    error = {"type": "ValueError", "message": "boom"}
+    dead.work.word.write_text(json.dumps({"status": "failed", "cause": "exception", "error": error}))
+    note = outcomes.AttemptNote(JOB, 0, "here", 1.0)
+    key = documents.job_key(KEY, JOB, dead.store.url)
+    dead.store.put(note.key, note.to_bytes(key))
+    copies = dead.paths.job(JOB) / "data-0-0"
+    copies.mkdir()
+
+    dead.recover()
+
+    assert (dead.state, dead.outcome()) == ("queued", None)
+    assert attempts.count_failures(dead.store, JOB, 1, key) == 1
+    said = dead.store.get(keys.log_segment(JOB, 0, 0, 0)).decode()
+    assert said.endswith("kinetic: attempt 0 failed: ValueError: boom; trying again (retry 1 of 1)\n")
+    assert not dead.work.began.exists(), "else the next attempt counts as begun before it is"
+    assert not copies.exists()
+
+
+def test_a_job_that_was_lost_is_not_tried_again_since_its_function_may_have_succeeded(dead):
+    with_a_retry(dead)
+    dead.die()
+
+    dead.recover()
+
+    assert (dead.state, dead.outcome().cause) == ("ended", "lost")
+
+
+def test_a_job_whose_page_says_that_it_was_removed_leaves_no_row(dead):
+    dead.die()
+    at = keys.history(JOB)
+    page = {"job_id": JOB, "resource_removed": True, "artifacts_removed": False}
+    dead.store.put(at, documents.seal_page(HISTORY, page, at, documents.job_key(KEY, JOB, dead.store.url)))
+
+    dead.recover()
+
+    assert dead.queue.jobs([JOB]) == {}
+    assert not dead.paths.job(JOB).exists()
+
+
+def test_who_is_to_be_notified_of_a_job_is_notified_of_its_loss(dead, monkeypatch):
+    told = []
+    monkeypatch.setattr(recovery.notifier, "send", lambda runtime, job_id, ended: told.append((job_id, ended.status)))
+    dead.die()
+
+    dead.recover()
+
+    assert told == [(JOB, "FAILED")]
 
 
 def test_two_that_recover_at_once_settle_a_job_once(dead):
