@@ -933,6 +933,43 @@ def test_a_script_may_have_a_class_with_the_name_that_ipython_gives_to_its_list_
     assert out.splitlines()[-1] == "In"
 
 
+def test_a_class_that_is_defined_again_in_the_job_may_have_classes_that_name_globals(project) -> None:
+    project.write(
+        "models.py",
+        """
+        import threading
+
+        class Model(type):  # as peewee's, whose objects cannot be pickled: they are defined again in the job
+            def __init__(kind, *args):
+                kind.lock = threading.Lock()
+        """,
+    )
+    out = project.out(
+        """
+        import kinetic
+        from models import Model
+
+        TABLE, ORDER = "users", ["name"]
+
+        class User(metaclass=Model):
+            class Meta:
+                table = TABLE
+
+                class Sorting:
+                    order = ORDER
+
+        @kinetic.run(accelerator="cpu")
+        def told():
+            with User.lock:
+                return User.Meta.table, User.Meta.Sorting.order
+
+        print(told())
+        """
+    )
+
+    assert out.splitlines()[-1] == "('users', ['name'])"
+
+
 def test_a_struct_of_a_script_as_msgspec_makes_it_comes_back_as_itself(project) -> None:
     project.write("msgspec/__init__.py", "from msgspec._core import Struct")
     project.write(

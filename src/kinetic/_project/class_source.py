@@ -13,6 +13,7 @@ import contextlib
 import copyreg
 import dis
 import functools
+import inspect
 import os
 import re
 import sys
@@ -281,8 +282,9 @@ def _annotations(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
 
 
 def _names(made: CodeType, name: str, not_yet: set[str]) -> tuple[set[str], set[str]]:
-    """Return the globals that a statement needs, or the body of the class of this name, and those of its functions."""
-    at_once = [made, *(code for code in _nested(made) if code.co_name == name or code.co_name.startswith(_AT_ONCE))]
+    """Return the globals that a statement needs, or the class of this name with those in it, and those of functions."""
+    bodies = [code for code in _nested(made) if name and not code.co_flags & inspect.CO_OPTIMIZED]
+    at_once = [made, *bodies, *(code for code in _nested(made) if code.co_name.startswith(_AT_ONCE))]
     now = {each for code in at_once for each in _globals(code)} - not_yet
     return now, {each for code in _nested(made) for each in _globals(code)} - now
 
