@@ -40,9 +40,11 @@ def recover_dead_supervisors(paths: Paths, queue: Queue) -> None:
     known = queue.supervisors()
     names = {each.supervisor for each in known}
     orphans = {row.supervisor for row in queue.rows(ACTIVE) if row.supervisor} - names
+    own = os.environ.get(SUPERVISOR_VARIABLE, "")
     for each in [*known, *(SupervisorRow(name, "", "busy", 0, 0.0) for name in sorted(orphans))]:
-        with _one_at_a_time, contextlib.suppress(OSError):  # the next observation tries again
-            _recover_if_dead(paths, queue, each)
+        if each.supervisor != own or each.pid != os.getpid():
+            with _one_at_a_time, contextlib.suppress(OSError):  # the next observation tries again
+                _recover_if_dead(paths, queue, each)
 
 
 def _recover_if_dead(paths: Paths, queue: Queue, row: SupervisorRow) -> None:

@@ -275,6 +275,23 @@ def test_a_supervisor_that_looks_after_the_queue_keeps_its_own_lock(dead):
     assert os.waitstatus_to_exitcode(status) == 1, "another process could take it"
 
 
+def test_a_supervisor_that_reaches_its_lock_by_another_path_does_not_settle_its_own_job(dead, monkeypatch, tmp_path):
+    """The system gives a process a lock of its own a second time: of a home behind a link, the path is another one."""
+    monkeypatch.setenv(recovery.SUPERVISOR_VARIABLE, "alive")
+    dead.die(supervisor="alive")
+    with dead.queue.change() as db:
+        db.execute("UPDATE supervisors SET pid = ?", (os.getpid(),))
+    (tmp_path / "link").symlink_to(dead.paths.lock("alive").parent)
+    held = runtime_files.take_lock(tmp_path / "link" / dead.paths.lock("alive").name)
+    monkeypatch.setattr(recovery, "kill_marked", pytest.fail)
+
+    dead.recover()
+
+    assert dead.state == "running"
+    assert dead.outcome() is None
+    held.release()
+
+
 def test_what_a_dead_supervisor_left_running_has_ended_before_its_job_is_settled(dead, family, monkeypatch):
     dead.die()
     orphan = family("dead")
