@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -24,6 +25,7 @@ Body = bytes | memoryview
 WRITER = {"gs": "kinetic-writer", "s3": "kinetic-writer", "az": "kinetic_writer"}
 PART = 8 << 20  # bytes: what fits into one request
 PARTS_AT_ONCE = 6  # of one upload
+_SLOW_SECONDS = 600.0
 _FEW_BYTES = 1 << 20  # pass in time on any line, whatever else travels
 
 
@@ -84,13 +86,15 @@ def _flat(data: bytes | bytearray | memoryview) -> memoryview:
 class Line:
     """The line of this process to its buckets: uploads share it until one takes longer than a request may.
 
-    From then on they take turns: on a slow line, many at once are all cut off, and again when they are repeated. What
-    is sent in parts may take hours, so a result, which fits into one request, does not wait for it.
+    Then they take turns: on a slow line, many at once are all cut off, and again when they are repeated. What is sent
+    in parts may take hours, so a result, which fits into one request, does not wait for it. After ten minutes they
+    share it again, as an outage may have been the cause; if one is late then, they take turns for twice as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._turns = threading.Lock(), threading.Lock()
-        self._is_slow = False
+        self._clock = clock
+        self._slow_until, self._slow_seconds = float("-inf"), _SLOW_SECONDS
 
     @contextlib.contextmanager
     def taken(self, *, in_parts: bool = False) -> Iterator[int]:
@@ -98,13 +102,15 @@ class Line:
         from obstore.exceptions import GenericError
 
         try:
-            if self._is_slow:
+            if self._clock() < self._slow_until:
                 with self._turns[in_parts]:
                     yield 1
             else:
                 yield PARTS_AT_ONCE
         except GenericError as error:
-            self._is_slow = self._is_slow or obstore_client.is_late(error)
+            if obstore_client.is_late(error) and (now := self._clock()) >= self._slow_until:
+                self._slow_until = now + self._slow_seconds
+                self._slow_seconds *= 2
             raise
 
 

@@ -89,6 +89,28 @@ def test_a_generator_that_is_not_read_to_its_end_is_closed(read):
     assert closed == [True]
 
 
+def test_uploads_take_turns_for_ten_minutes_after_one_was_late_and_for_twice_as_long_after_the_next():
+    now = 0.0
+    line = upload.Line(lambda: now)
+
+    def is_shared() -> bool:
+        with line.taken() as parts:
+            return parts > 1
+
+    found = [is_shared()]
+    for late_at, seconds in ((0.0, 600), (1000.0, 1200)):
+        now = late_at
+        for _ in range(3):  # those that were under way are late together
+            with pytest.raises(GenericError), line.taken():
+                raise GenericError("kind: Request, source: TimedOut")
+        now = late_at + seconds - 1
+        found.append(is_shared())
+        now += 1
+        found.append(is_shared())
+
+    assert found == [True, False, True, False, True]
+
+
 def test_a_result_does_not_wait_for_a_file_that_takes_hours_on_a_slow_line(monkeypatch):
     begun, arrived = threading.Event(), threading.Event()
 
