@@ -96,6 +96,35 @@ def test_what_a_dead_process_was_telling_a_warm_pod_is_started_cold_at_once_and_
     assert started == [JOB_ID] * is_left
 
 
+@pytest.mark.parametrize("what", ["nothing", "a result", "its pod has taken it", "its pod takes it this moment"])
+def test_a_job_is_not_started_a_second_time(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    store, started = MemoryStore("a"), list[str]()
+
+    def could_take_since(_: str) -> float:
+        if what == "its pod takes it this moment":
+            bindings.bind(store, JOB_ID, WARM, KEY)
+        return 0.0
+
+    if what == "a result":
+        store.put(keys.result(JOB_ID), b"of another process")
+    if what == "its pod has taken it":
+        bindings.bind(store, JOB_ID, WARM, KEY)
+    warm = SimpleNamespace(
+        start_cold=lambda name, _: started.append(name) or True, now=now, could_take_since=could_take_since
+    )
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(warm=warm))
+    for name in ("key_to_read", "key_to_seal"):
+        monkeypatch.setattr(locate, name, lambda _: KEY)
+    seen = Observation(JOB_ID, JobStatus.PENDING, submitted=now() - LATER, warm=WARM)
+
+    cold_start.start_if_left(JOB, seen)  # type: ignore[arg-type] # of a record, what is read
+
+    bound = bindings.binding_of(store, JOB_ID, KEY)
+    assert started == ([JOB_ID] if what == "nothing" else [])
+    assert (bound.pod if bound else None) == {"nothing": "", "a result": None}.get(what, WARM)
+
+
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_a_job_that_its_warm_pod_gave_back_is_started_cold_at_once_if_it_could_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, comes_back: bool

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from servers.scripted import Scripted, page, refusal
 
 from kinetic._backends.kube.client import JOB, Client
 from kinetic._backends.kube.connection import FixedCredential
-from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher, _create_outside_its_queue
+from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher, _create_outside_its_queue, delete_jobs
 from kinetic._backends.kube.job_manifests import QUEUE_LABEL, RUNNER_FILE
 from kinetic._backends.kube.transport import Access
 from kinetic._project import runner_bundle
@@ -115,3 +116,26 @@ def test_a_job_gets_its_queue_at_once_where_a_policy_wants_it_from_the_beginning
         labels = [json.loads(each.body)["metadata"]["labels"] for each in server.asked]
 
     assert labels == [{"app": "kinetic"}, {"app": "kinetic", QUEUE_LABEL: "team"}]
+
+
+@pytest.mark.parametrize(
+    ("group", "index", "attempt", "shared"),
+    [("grp-1", 1, 0, 1), ("grp-1", 2, 0, None), ("grp-1", 1, 1, None), ("grp-2", 0, 0, None), ("", None, None, None)],
+)
+def test_a_child_uses_a_key_of_its_batch_only_where_that_is_its_own(group, index, attempt, shared) -> None:
+    launcher = launcher_for([])
+    launcher._keys_of["grp-1"] = 2
+
+    launch = SimpleNamespace(group=group, order=SimpleNamespace(index=index, group_attempt=attempt))
+
+    assert launcher._shared_key(launch) == shared
+
+
+def test_what_is_deleted_is_the_object_that_was_seen_and_not_a_later_one_of_its_name() -> None:
+    with cluster(page({})) as (client, server):
+        delete_jobs(client, [{"kind": "Job", "metadata": {"name": "kinetic-a", "uid": "u-1"}}])
+
+        [asked] = server.asked
+
+    assert asked.method == "DELETE"
+    assert json.loads(asked.body)["preconditions"] == {"uid": "u-1"}
