@@ -101,7 +101,7 @@ def observe(job: JobRecord, *, expected: bool = False, collects: bool = False) -
     seen = _judge(job, outcome, observed.get(job.job_id), thorough=True, **pages)
     if seen.error is not None:
         raise seen.error
-    return seen if body is None else replace(seen, body=body, inside=more.get("inside"))
+    return seen if outcome is None else replace(seen, body=body, inside=more.get("inside"))
 
 
 def _read_side_by_side(job: JobRecord, *, collects: bool) -> dict[str, Any]:

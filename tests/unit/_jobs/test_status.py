@@ -202,8 +202,9 @@ def test_a_job_that_its_warm_pod_has_not_claimed_waits_although_the_pod_runs(job
     assert status.with_claim(job, Cluster("cpu-warm-1"), said) is said
 
 
+@pytest.mark.parametrize("body", [b"value", None], ids=["small", "large"])
 def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
-    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch, body: bytes | None
 ) -> None:
     all_three = threading.Barrier(3, timeout=10)  # the result, the page of the history, and the listing
     outcome = Outcome(JOB_ID, outcomes.SUCCEEDED)
@@ -220,12 +221,12 @@ def test_what_the_end_of_a_job_needs_is_read_side_by_side_from_a_distant_store(
         return what
 
     monkeypatch.setattr(locate, "store_of", lambda _: Distant())
-    monkeypatch.setattr(locate, "read_ended", lambda _: read((outcome, b"value")))
+    monkeypatch.setattr(locate, "read_ended", lambda _: read((outcome, body)))
     monkeypatch.setattr(locate, "read_page", lambda *_: read(None))
 
     seen = status.observe(job, expected=True, collects=True)
 
-    assert (seen.status, seen.body) == (JobStatus.SUCCEEDED, b"value")
+    assert (seen.status, seen.body) == (JobStatus.SUCCEEDED, body)
     assert seen.inside is not None
     assert seen.inside.entries == [f"{JOB_ID}/result.pkl"]
 
