@@ -1415,7 +1415,11 @@ def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_fie
         class Mark:
             pass
 
-        NOTHING = Mark()
+        class Action:  # as of Lark's tables
+            def __init__(self, name):
+                self.name = name
+
+        NOTHING, SHIFT, changed = Mark(), Action("shift"), Action("here")
         current = None
         """,
     )
@@ -1432,24 +1436,26 @@ def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_fie
             sizes: list = field(default_factory=list)
 
         marks.current = marks.Mark()  # the job's module has none
+        marks.changed.name = "there"
 
         @kinetic.run(accelerator="cpu")
-        def same(given, current):
+        def same(given, current, action, changed):
             @dataclass
             class More(Config):
                 rate: float = 0.1
 
             said = [[each.default is dataclasses.MISSING for each in fields(kind)] for kind in (Config, More)]
             said.append([given is marks.NOTHING, type(current) is marks.Mark, marks.current])
+            said.append([action is marks.SHIFT, changed.name, marks.changed.name])
             return said, More("a"), given
 
-        said, made, given = same(marks.NOTHING, marks.current)
+        said, made, given = same(marks.NOTHING, marks.current, marks.SHIFT, marks.changed)
         here = [each.default is dataclasses.MISSING for each in fields(made)]
         print(json.dumps([said, made.sizes, here, given is marks.NOTHING]))
         """
     )
 
-    said = [[True, True], [True, True, False], [True, True, None]]
+    said = [[True, True], [True, True, False], [True, True, None], [True, "there", "here"]]
     assert last_json(out) == [said, [], [True, True, False], True]
 
 

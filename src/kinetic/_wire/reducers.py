@@ -102,11 +102,11 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
 
     def _of_mark(self, it: Any) -> Any:
         """Reduce what only its identity tells apart, as ``dataclasses.MISSING``, by its name in its module."""
-        reduced, kind = it.__reduce_ex__(5), type(it)
-        is_empty = reduced[0] is copyreg.__newobj__ and all(each is None for each in reduced[2:])  # type: ignore[attr-defined]
-        is_mark = is_empty and len(reduced[1]) == 1 and not self.is_by_value(kind.__module__)
-        place = is_mark and place_of(it, [sys.modules[kind.__module__]])
-        return (references.mark, (kind, *place)) if place else reduced
+        reduced, kind, state = it.__reduce_ex__(5), type(it), getattr(it, "__dict__", {})
+        is_plain = reduced[0] is copyreg.__newobj__ and len(reduced[1]) == 1 and not any(reduced[3:])  # type: ignore[attr-defined]
+        is_mark = is_plain and not isinstance(reduced[2], tuple) and {*map(type, state.values())} <= {str}
+        place = is_mark and not self.is_by_value(kind.__module__) and place_of(it, [sys.modules[kind.__module__]])
+        return (references.mark, (kind, *place, state), reduced[2]) if place else reduced
 
     def _of_keras(self, it: Any) -> Any:
         """Reduce a model as Keras does, with what the script has defined for it: Keras finds that by its name."""

@@ -48,10 +48,10 @@ def decorated(module: str, qualname: str) -> object:
     return found
 
 
-def mark(kind: Any, module: str, name: str) -> object:
-    """Return the object of a class that its module has under this name; another one, if it has none."""
+def mark(kind: Any, module: str, name: str, state: dict[str, str]) -> object:
+    """Return the object of a class that its module has under this name; a new one, if it has none with this state."""
     found: object = getattr(sys.modules[module], name, None)
-    return found if type(found) is kind else kind.__new__(kind)
+    return found if type(found) is kind and getattr(found, "__dict__", {}) == state else kind.__new__(kind)
 
 
 def named(module: str, qualname: str, python: str, by_value: bytes) -> object:
