@@ -29,6 +29,7 @@ from kinetic.errors import AccessDeniedError, BackendUnavailableError, StoreUnre
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
+SEGMENTS = [keys.log_segment(JOB_ID, 0, host, 0) for host in range(3)]
 SAYS_PENDING = Observation(JOB_ID, JobStatus.PENDING, attempt=None, reason="nothing is ready")
 
 
@@ -124,14 +125,16 @@ def test_a_job_that_left_no_verdict_keeps_the_logs_of_all_its_attempts(job: JobH
     assert logs.text_of(logs.history_log(locate.store_of(job), JOB_ID, attempt=None, host=0)) == "step 2\n"
 
 
+def with_logs_of_hosts(job: JobHandle) -> JobHandle:
+    for host, segment in enumerate(SEGMENTS):
+        locate.store_of(job).put(segment, b"host %d\n" % host)
+    return JobHandle.from_dict(job.to_dict() | {"backend": "gke"})
+
+
 def test_logs_of_all_hosts_are_read_side_by_side_from_a_distant_store(
     job: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, near = JobHandle.from_dict(job.to_dict() | {"backend": "gke"}), locate.store_of(job)
-    for host in range(3):
-        near.put(keys.log_segment(JOB_ID, 0, host, 0), b"host %d\n" % host)
-    segments = [keys.log_segment(JOB_ID, 0, host, 0) for host in range(3)]
-    far = DistantStore(near, *segments)
+    job, far = with_logs_of_hosts(job), DistantStore(locate.store_of(job), *SEGMENTS)
     monkeypatch.setattr(locate, "store_of", lambda _: far)
     monkeypatch.setattr(locate, "backend_of", lambda _: Cluster())
 
@@ -145,10 +148,7 @@ def test_logs_of_all_hosts_are_read_side_by_side_from_a_distant_store(
 def test_long_logs_of_many_hosts_are_read_one_after_the_other_which_takes_the_memory_of_one(
     job: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, near = JobHandle.from_dict(job.to_dict() | {"backend": "gke"}), locate.store_of(job)
-    for host in range(3):
-        near.put(keys.log_segment(JOB_ID, 0, host, 0), b"host %d\n" % host)
-    readers = set[threading.Thread]()
+    job, near, readers = with_logs_of_hosts(job), locate.store_of(job), set[threading.Thread]()
 
     class Watched(DistantStore):
         def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
