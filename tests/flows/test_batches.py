@@ -955,6 +955,7 @@ def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_star
         from kinetic._stores.files import FileStore
         written, first = collections.Counter(), []
         put, adopt, whole = FileStore.put, FileStore.adopt, ChildLauncher.launch
+        put_many = FileStore.put_many
         def counted(before):
             def write(self, key, *words, **more):
                 written[key] += 1
@@ -963,7 +964,11 @@ def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_star
         def launch(self, wanted):
             first.append(dict(written))
             return whole(self, wanted)
+        def together(self, objects, **more):
+            written.update(key for key, _ in objects)
+            return put_many(self, objects, **more)
         FileStore.put, FileStore.adopt, ChildLauncher.launch = counted(put), counted(adopt), launch
+        FileStore.put_many = together
         batch = double.run_async_map(range(2500), max_concurrent=8)
         while not first:
             time.sleep(0.01)
