@@ -27,7 +27,6 @@ from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
 from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
-from kinetic._data.remote_refs import FuseMount
 from kinetic._google import clusters
 from kinetic._google.api import Service
 from kinetic._hardware import GPUS, TPUS, place
@@ -48,7 +47,7 @@ FULL = {
     "service_account": "kinetic",
     "needs_token": True,
     "queue": "team-a",
-    "buckets": (BucketVolume("/data/set", FuseMount("b", "a", ("implicit-dirs", "only-dir=a"))),),
+    "buckets": (BucketVolume("/data/set", "b", "implicit-dirs,only-dir=a"),),
     "pull_secrets": ("registry",),
     "run_as": (1000, 100),
 }
