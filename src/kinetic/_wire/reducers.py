@@ -96,7 +96,8 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
         if (keras := sys.modules.get(_KERAS)) and issubclass(kind, getattr(keras, "KerasSaveable", ())):
             return self._of_keras
         is_named = kind.__module__ not in {*_SCRIPTS, "builtins"} and not issubclass(kind, type)
-        if is_named and kind in map(type, [*getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()]):
+        beside = [*getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()] if is_named else []
+        if any(type(each) is kind for each in beside):  # not ``in``, which asks the metaclass
             return self._of_mark
         return None
 

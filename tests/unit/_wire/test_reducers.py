@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fractions
 import io
 import pickle
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -32,3 +33,20 @@ def test_a_class_is_looked_up_once_however_many_of_its_objects_are_pickled(monke
 
     assert pickle.loads(file.getvalue())[3] == Fraction(3, 7)
     assert looked_up.count(Fraction) == 1
+
+
+def test_a_class_whose_metaclass_compares_in_its_own_way_is_looked_up_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Column(type):
+        def __eq__(cls, other: object) -> Any:
+            raise TypeError("the truth value of a comparison of columns is ambiguous")
+
+        __hash__ = type.__hash__
+
+    text = type.__new__(Column, "Text", (), {"__module__": "fractions"})
+    table: Any = reducers.extended(cloudpickle.Pickler.dispatch_table)
+
+    assert table._find(text) is None
+    monkeypatch.setattr(fractions, "TEXT", text(), raising=False)
+    assert table._find(text) == table._of_mark
