@@ -52,7 +52,10 @@ def raw() -> Iterator[Callable[..., str]]:
 
         def work() -> None:
             for answer in answers:
-                connection, _ = listening.accept()
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # closed at the end of the test, which asked for fewer
+                    return
                 if accepted is not None:
                     accepted.append(1)
                 connection.recv(65536)
