@@ -163,7 +163,7 @@ def test_a_store_that_refuses_the_assignment_means_a_pod_of_its_own(clients: Any
 
     assert refused.met
     assert (value, after) == (7, 3)
-    assert "cannot be told" in err
+    assert "the store does not take it as a task of" in err
     assert [each["metadata"]["labels"]["app"] for each in site.pods_of()] == ["kinetic-warm", "kinetic"]
     assert site.bucket.names(f"{job_id}/attempts/") == [f"{job_id}/attempts/0"]
 
