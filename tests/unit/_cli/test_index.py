@@ -20,7 +20,7 @@ from kinetic._cli.main import cli
 cli({words}, standalone_mode=False)
 print(*sorted(set(sys.modules) - before), file=sys.stderr)
 """
-MOST_MODULES = 60  # beside click's; half are Python's own
+MOST_MODULES = 61  # beside click's; half are Python's own
 NOT_FOR_ROWS = {
     *("dataclasses", "hashlib", "json", "shutil", "signal", "kinetic._maintenance.garbage_collection"),
     *(f"kinetic._backends.{name}" for name in ("protocol", "local.recovery", "local.expired_files", "local.scheduler")),
