@@ -282,17 +282,10 @@ def _measured(job: JobRecord, store: Store, attempt: int) -> list[Measurements]:
     missing = [host for host in stored if host not in found]
     if missing:
         key = locate.key_to_read(job)
-        tasks = [functools.partial(_stored, store, keys.usage(job.job_id, attempt, host), key) for host in missing]
-        found |= {each.host: each for each in _in_parallel(store, tasks) if each is not None}
+        places = [keys.usage(job.job_id, attempt, host) for host in missing]
+        reads = [(store.url, functools.partial(_stored, store, at, key)) for at in places]
+        found |= {each.host: each for each in locate.in_order(reads) if each is not None}
     return [found[host] for host in sorted(found)]
-
-
-def _in_parallel(store: Store, tasks: Sequence[Callable[[], Measurements | None]]) -> Iterable[Measurements | None]:
-    if len(tasks) == 1:
-        return [tasks[0]()]
-    from kinetic._stores import parallel  # only of slices
-
-    return parallel.in_parallel(store, tasks)
 
 
 def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
