@@ -318,7 +318,8 @@ def groups_of(stores: Mapping[str | None, str]) -> dict[str, Group]:
             return state.load_group(open_store(store), group_id)
         return None
 
-    found = locate.in_order([(store, functools.partial(read, *each)) for each in known.items() for store in each[1:]])
+    reads = [(store, functools.partial(read, group_id, store)) for group_id, store in known.items()]
+    found = locate.in_order(reads)
     return {group_id: group for group_id, group in zip(known, found, strict=True) if group is not None}
 
 
