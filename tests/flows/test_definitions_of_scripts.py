@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 
 import pytest
 from flows.conftest import last_json
@@ -1589,3 +1590,45 @@ def test_a_pickle_is_opened_by_a_method_of_an_argument_or_through_what_a_decorat
     done = project.run("train.py")
 
     assert done.stdout == "Net Net ('Net', 0) [('Net', 1)]\nNet ['Net', 'Net']\n", done.stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="lazy imports came with Python 3.15")
+@pytest.mark.parametrize("everything", [False, True])
+def test_what_a_script_imports_lazily_is_imported_in_the_job_and_not_here(project, monkeypatch, everything) -> None:
+    if everything:
+        monkeypatch.setenv("PYTHON_LAZY_IMPORTS", "all")
+    project.write("loading.py", "import pprint\n\ndef load(x):\n    return pprint.pformat([x])\n")
+    text = """
+        lazy import colorsys
+        lazy import xml.dom.minidom
+        lazy import xml.etree.ElementTree as tree
+        lazy import of_the_job
+        lazy from decimal import Decimal as Exact, getcontext
+        lazy from loading import load
+        import json, sys
+        import kinetic
+
+        def rounded(x):
+            return str(Exact(x)), getcontext().prec
+
+        @kinetic.run(accelerator="cpu")
+        def train(x):
+            names = colorsys.__name__, xml.dom.minidom.__name__, tree.__name__
+            return *names, *rounded(x), load(x)
+
+        @kinetic.run(accelerator="cpu")
+        def missing():
+            return of_the_job.load()
+
+        print(json.dumps(train(2)))
+        assert not {"colorsys", "decimal", "xml.dom.minidom", "xml.etree.ElementTree"} & {*sys.modules}
+        try:
+            missing()
+        except ModuleNotFoundError as error:
+            print(error.name)
+        """
+
+    out = project.out(text.replace("lazy ", "" if everything else "lazy ")).splitlines()
+
+    assert last_json(out[0]) == ["colorsys", "xml.dom.minidom", "xml.etree.ElementTree", "2", 28, "[2]"]
+    assert out[-1] == "of_the_job"  # below the log of that job

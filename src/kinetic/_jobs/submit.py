@@ -410,8 +410,10 @@ def resolve(
 
 def _for_elsewhere(function: object, plan: Plan, found: Dependencies | None) -> Plan:
     """Return the plan for a job in another environment, and warn of what it will lack before it waits for a machine."""
-    from kinetic._project import missing_packages, other_projects  # only for such jobs
+    from kinetic._project import missing_packages, modules, other_projects  # only for such jobs
 
+    for value in [*getattr(root.innermost(function), "__globals__", {}).values()]:
+        modules.imported(value)  # of other projects: what is imported is looked at
     plan = other_projects.with_them(plan, found.projects if found is not None else ())
     if plan.beside:
         output.report_once(f"sent beside the project: {', '.join(folder for _, folder in plan.beside)}")

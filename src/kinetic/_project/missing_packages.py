@@ -18,6 +18,7 @@ from kinetic._project import modules, root
 from kinetic._project.dependencies import Dependencies, name_of
 from kinetic._project.requirements import normalised, parsed
 from kinetic._project.root import Plan
+from kinetic._wire import references
 
 _NEED = r"^Requires-Dist:\s*([\w.-]+)\s*(?:\[([^\]]*)\])?([^\n]*)$"  # name, extras, version and marker
 _FOR_AN_EXTRA = r"""extra\s*==\s*["']([\w.-]+)["']"""
@@ -133,9 +134,12 @@ class _Imports:
         for code in (function.__code__, *modules.inner_code(function.__code__)):
             for name in _imported(code):
                 self._note(name, function.__qualname__)
-            for value in [function.__globals__[name] for name in code.co_names if name in function.__globals__]:
+            used = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+            for value in map(modules.imported, used):
                 if isinstance(value, ModuleType) and self._kind(value.__name__) == "installed":
                     self._note(value.__name__, function.__qualname__)
+                if type(value) is references.LAZY_IMPORT:
+                    self._note(modules.first_of(value), function.__qualname__)
                 yield value
 
     def _kind(self, name: str) -> str:

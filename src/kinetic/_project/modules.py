@@ -6,13 +6,14 @@ import ast
 import contextlib
 import functools
 import importlib.machinery
+import importlib.util
 import itertools
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
@@ -95,6 +96,29 @@ def inner_code(code: CodeType) -> Iterator[CodeType]:
         if isinstance(constant, CodeType):
             yield constant
             yield from inner_code(constant)
+
+
+def first_of(lazy: object) -> str:
+    """Return the first name of the module that a ``lazy import`` leads to."""
+    return repr(lazy).partition("'")[2].rstrip("'>").partition(".")[0]
+
+
+def imported(value: Any, by_value: Container[str] = ()) -> object:
+    """Return a value; where it is a ``lazy import`` that nothing has used, what that imports, except of a package.
+
+    A package, installed here or only in the job, is imported in the job once it is used, and never here. How the job
+    gets any other module is known once it is imported.
+    """
+    if type(value) is not references.LAZY_IMPORT:
+        return value
+    first = first_of(value)
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # the job says so, once it is used
+        spec = importlib.util.find_spec(first)
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+        is_package = not places or first in sys.stdlib_module_names or any(map(root.is_installed, places))
+        if first in by_value or not is_package:
+            return value.resolve()
+    return value
 
 
 def _live_functions(module: ModuleType) -> Iterator[FunctionType]:

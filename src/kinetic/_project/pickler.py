@@ -168,6 +168,11 @@ class PickleRules:
             reduced = self._of_the_script(value)
         return reduce(value) if reduced is NotImplemented else reduced
 
+    def reduce_lazy_import(self, value: object) -> tuple[Any, ...]:
+        """Reduce what ``lazy import`` made: to what it imports, or to its statement; see ``modules.imported``."""
+        now = modules.imported(value, self._wanted)
+        return (references.same, (now,)) if now is not value else reducers.lazy_import(value)
+
     @staticmethod
     def _of_the_script(value: Any) -> Any:
         """Return how the job gets what a decorator of a library made, and pickles by its name in the script."""
@@ -449,6 +454,8 @@ def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[Module
                     rules.take_source(obj)
             elif rules.swap is not None and (instead := rules.swap(obj)) is not None:
                 return instead
+            elif type(obj) is references.LAZY_IMPORT:
+                return rules.reduce_lazy_import(obj)
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 return reduced if reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
@@ -666,6 +673,8 @@ def _package(value: object, name: str) -> str:
         name = vars(value)["__name__"]
     elif kind is FunctionType or kind is BuiltinFunctionType:
         name = str(getattr(value, "__module__", name))
+    elif kind is references.LAZY_IMPORT:
+        name = modules.first_of(value)
     return name.partition(".")[0].removeprefix("_")
 
 

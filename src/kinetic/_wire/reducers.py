@@ -64,9 +64,31 @@ def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _:
     }
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
         own[alias] = _by_name_or(_of_alias)
+    if references.LAZY_IMPORT:
+        own[references.LAZY_IMPORT] = lazy_import
     table = _Table(own, reducers)
     table.is_by_value, table.known = is_by_value, {}
     return table
+
+
+def lazy_import(it: Any) -> tuple[Any, ...]:
+    """Reduce what ``lazy import`` made and nothing has used yet to its statement, and the name that this binds.
+
+    Python shows only ``a.b`` of both ``import a.b`` and ``from a import b``; what it holds tells them apart. That is
+    nothing public: as Python 3.15.2 has it.
+    """
+    import gc
+
+    names: list[str] = []
+    while isinstance((held := gc.get_referents(it))[0], references.LAZY_IMPORT or ()):
+        it, name, *_ = held
+        names.append(name)
+    module: str = held[1]
+    statement, bound = f"lazy import {module}", module.partition(".")[0]
+    if names:
+        bound = "it"
+        statement = f"lazy from {module} import {names[0]} as it" if type(held[2]) is tuple else f"{statement} as it"
+    return references.lazy_import, (statement, bound)
 
 
 class _Table(ChainMap[type, Callable[[Any], Any]]):

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, NoReturn
@@ -13,6 +14,7 @@ from typing import Any, Literal, NoReturn
 from kinetic._wire import NamedTuple
 from kinetic.errors import rebuilt
 
+LAZY_IMPORT: Any = getattr(types, "LazyImportType", None)  # Python 3.15
 WRAPPED = "__kinetic_wrapped__"  # set on whatever kinetic.run returned; holds the plain function
 is_opening_call = False  # whether this is a job whose function has not begun: what runs is what its modules do at once
 
@@ -46,6 +48,13 @@ def decorated(module: str, qualname: str) -> object:
     for name in qualname.split("."):
         found = getattr(found, name)
     return found
+
+
+def lazy_import(statement: str, name: str) -> object:
+    """Return what a ``lazy import`` binds to a name: in the globals of a function it is imported once it is used."""
+    space: dict[str, object] = {}
+    exec(statement, space)  # noqa: S102 - nothing else makes one
+    return space[name]
 
 
 def mark(kind: Any, module: str, name: str, state: dict[str, str]) -> object:

@@ -100,6 +100,15 @@ def test_what_the_function_and_the_modules_of_the_project_import_is_told_in_one_
     assert advice == f"add apart image-tools more to {project}/requirements.txt"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="lazy imports came with Python 3.15")
+def test_a_package_that_the_function_imports_lazily_is_told_as_well(project) -> None:
+    lazy = TRAIN.replace("import pixels", "lazy import pixels").replace("from helper", "lazy from helper")
+    (project / "train.py").write_text(lazy)
+
+    assert "more (imported by helper), pixels (imported by train)" in told(project, "plots")[0]
+    assert "pixels" not in sys.modules
+
+
 @pytest.mark.parametrize("lines", [("image-tools[draw]==1.0", "apart"), ("Image_Tools", "apart>=1", "plots")])
 def test_what_a_named_package_needs_is_there(project, lines) -> None:
     assert told(project, *lines) is None
