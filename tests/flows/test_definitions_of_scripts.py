@@ -1632,3 +1632,33 @@ def test_what_a_script_imports_lazily_is_imported_in_the_job_and_not_here(projec
 
     assert last_json(out[0]) == ["colorsys", "xml.dom.minidom", "xml.etree.ElementTree", "2", 28, "[2]"]
     assert out[-1] == "of_the_job"  # below the log of that job
+
+
+def test_a_sentinel_of_the_script_is_the_same_one_in_the_job_and_in_what_comes_back(project) -> None:
+    out = project.out(
+        """
+        import json
+        import kinetic
+        import typing_extensions
+
+        sentinel = getattr(typing_extensions, "sentinel", None) or typing_extensions.Sentinel
+        UNSET = sentinel("UNSET")
+
+        class Options:
+            DEFAULT = sentinel("Options.DEFAULT", repr="<default>")
+
+        @kinetic.run(accelerator="cpu")
+        def train(rate, options=UNSET):
+            return rate is UNSET, options is UNSET, rate is Options.DEFAULT, repr(Options.DEFAULT), rate
+
+        first, second = train(UNSET), train(Options.DEFAULT, 1)
+        print(json.dumps([first[:4], second[:4], first[4] is UNSET, second[4] is Options.DEFAULT]))
+        """
+    )
+
+    assert last_json(out) == [
+        [True, True, False, "<default>"],
+        [False, False, True, "<default>"],
+        True,
+        True,
+    ]

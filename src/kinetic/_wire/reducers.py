@@ -117,6 +117,8 @@ class _Table(ChainMap[type, Callable[[Any], Any]]):
             return _absl_flag
         if (keras := sys.modules.get(_KERAS)) and issubclass(kind, getattr(keras, "KerasSaveable", ())):
             return self._of_keras
+        if (kind.__module__, kind.__name__.lower()) in _SENTINELS:
+            return _sentinel
         is_named = kind.__module__ not in {*_SCRIPTS, "builtins"} and not issubclass(kind, type)
         beside = [*getattr(sys.modules.get(kind.__module__), "__dict__", {}).values()] if is_named else []
         if any(type(each) is kind for each in beside):  # not ``in``, which asks the metaclass
@@ -232,6 +234,16 @@ def own_name(it: Any) -> str:
     for part in name.split("."):
         found = getattr(found, part, None)
     return name if found is it else ""
+
+
+_SENTINELS = {("builtins", "sentinel"), ("typing_extensions", "sentinel")}  # Python 3.15; "Sentinel" before 4.16
+
+
+def _sentinel(it: Any) -> Any:
+    """Reduce ``UNSET = sentinel("UNSET")`` of a script: of each name there is one."""
+    name, module = getattr(it, "__name__", "") or it._name, it.__module__  # noqa: SLF001 - before 4.16
+    module = "__main__" if module == type(it).__module__ else module  # as above
+    return own_name(it) or (references.sentinel, (type(it), module, name, repr(it)))
 
 
 def cached(it: Any) -> tuple[Any, ...]:

@@ -63,6 +63,22 @@ def mark(kind: Any, module: str, name: str, state: dict[str, str]) -> object:
     return found if type(found) is kind and getattr(found, "__dict__", {}) == state else kind.__new__(kind)
 
 
+def sentinel(kind: Any, module: str, name: str, shown: str) -> object:
+    """Return the sentinel that a module has under this name, or that was made for it before; else make it."""
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if type(found) is kind:
+        return found
+    if (module, name) not in _sentinels:
+        made = _sentinels[module, name] = kind(name, repr=shown)
+        made.__module__ = module
+    return _sentinels[module, name]
+
+
+_sentinels: dict[tuple[str, str], Any] = {}
+
+
 def named(module: str, qualname: str, python: str, by_value: bytes) -> object:
     """Return what has this name here; where nothing has, as in another script, make it from its copy.
 
