@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import sys
 
@@ -1662,3 +1663,115 @@ def test_a_sentinel_of_the_script_is_the_same_one_in_the_job_and_in_what_comes_b
         True,
         True,
     ]
+
+
+def test_annotations_that_nothing_has_asked_for_are_there_in_the_job(project) -> None:
+    out = project.out(
+        """
+        import json, typing
+        import kinetic
+
+        class Movie(typing.TypedDict, total=False):
+            name: str
+
+        class Point(typing.NamedTuple):
+            x: int
+            movie: Movie
+
+        class Node:
+            Kind = int
+            child: "Node"
+            kind: Kind
+
+            def beside(self, other: "Node") -> Movie: ...
+
+        def looked_at():
+            found = [typing.get_type_hints(each) for each in (Movie, Point, Node, Node.beside)]
+            return [{name: repr(hint) for name, hint in each.items()} for each in found]
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            return looked_at()
+
+        there = train()
+        print(json.dumps([there, there == looked_at()]))
+        """
+    )
+
+    (movie, *_, beside), are_equal = last_json(out)
+    assert are_equal
+    assert movie == {"name": "<class 'str'>"}
+    assert beside == {"other": "<class '__main__.Node'>", "return": "<class '__main__.Movie'>"}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons evaluate annotations at once")
+def test_annotations_may_name_what_only_type_checkers_import(project) -> None:
+    text = """
+        import annotationlib, dataclasses, functools, json, sys, typing
+        import kinetic
+
+        if typing.TYPE_CHECKING:
+            from jax import Array
+
+        @dataclasses.dataclass
+        class Batch:
+            values: Array
+            size: int = 1
+
+        class Pair(typing.NamedTuple):
+            first: Array
+
+        class Net:
+            Kind = int
+            weights: Array
+            kind: Kind
+            parts: list[Batch]
+
+            def forward(self, x: Array) -> Array:
+                return x + 1
+
+        def traced(function):
+            @functools.wraps(function)
+            def wrapper(*values: Array) -> Array:
+                return function(*values)
+            return wrapper
+
+        def made():
+            Size = int
+            def inner(x: Array, size: Size) -> Array:
+                return x
+            return inner
+
+        helper, inner = traced(lambda x: x), made()
+
+        @kinetic.run(accelerator="cpu")
+        def train(x: Array, *more: Array) -> Array:
+            text, kept = annotationlib.Format.STRING, annotationlib.Format.FORWARDREF
+            found = [annotationlib.get_annotations(each, format=text) for each in (Net, Net.forward, inner)]
+            parts = annotationlib.get_annotations(Net, format=kept)["parts"]
+            inside = annotationlib.get_annotations(inner, format=kept)["size"]
+            value = Net().forward(helper(Pair(inner(x, 1)).first))
+            return found, parts == list[Batch], inside is int, Batch(value)
+
+        if __name__ == "__main__":
+            *found, batch = train(1)
+            print(json.dumps([*found, batch == Batch(2)]))
+            try:
+                train()
+            except kinetic.errors.CallableError as error:
+                print(json.dumps(error.why))
+        """
+
+    out = project.out(text).splitlines()
+
+    assert json.loads(out[0]) == [
+        [
+            {"weights": "Array", "kind": "Kind", "parts": "list[Batch]"},
+            {"x": "Array", "return": "Array"},
+            {"x": "Array", "size": "Size", "return": "Array"},
+        ],
+        True,
+        True,
+        True,
+    ]
+    assert last_json(out[-1]) == "its signature is train(x: Array, *more: Array) -> Array"

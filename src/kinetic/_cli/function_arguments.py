@@ -24,7 +24,7 @@ from click.core import ParameterSource
 from kinetic._cli import target_function
 from kinetic._cli.error_output import in_front
 from kinetic._output.format import shortened
-from kinetic._wire import NamedTuple
+from kinetic._wire import NamedTuple, deferred_annotations
 from kinetic.errors import OptionError
 
 EMPTY = inspect.Parameter.empty
@@ -237,7 +237,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function with their annotations resolved."""
     try:
-        signature = inspect.signature(function)
+        signature = deferred_annotations.signature_of(function)
     except (ValueError, TypeError):  # some builtins have no signature
         kinds = (("values", inspect.Parameter.VAR_POSITIONAL), ("names", inspect.Parameter.VAR_KEYWORD))
         return [inspect.Parameter(name, kind) for name, kind in kinds]

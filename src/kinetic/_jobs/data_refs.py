@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs.job_options import FOLLOWED
-from kinetic._wire import references
+from kinetic._wire import deferred_annotations, references
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: 
         return kwargs
     import inspect  # cloudpickle loads it anyway
 
-    signature = inspect.signature(function, follow_wrapped=False)
+    signature = deferred_annotations.signature_of(function, follow_wrapped=False)
     given = signature.bind(*args, **kwargs).arguments
     open_to_names = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     defaults = {

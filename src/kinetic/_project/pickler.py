@@ -22,7 +22,15 @@ from kinetic._output import terminal as output
 from kinetic._project import modules
 from kinetic._project.root import Plan
 from kinetic._stores.protocol import Store, put_file, scratch_folder
-from kinetic._wire import dataclass, digests, pickle_diagnosis, python_runtime, reducers, references
+from kinetic._wire import (
+    dataclass,
+    deferred_annotations,
+    digests,
+    pickle_diagnosis,
+    python_runtime,
+    reducers,
+    references,
+)
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
 
@@ -514,11 +522,9 @@ class Call:
 
 def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:
     """Reject arguments that the function does not take, before anything is submitted."""
-    import inspect  # cloudpickle loads it anyway
-
     try:
         # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
-        signature = inspect.signature(function_, follow_wrapped=False)
+        signature = deferred_annotations.signature_of(function_, follow_wrapped=False)
     except (ValueError, TypeError):  # some builtins have none; the job will find out
         return
     try:
@@ -526,7 +532,7 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
     except TypeError as error:
         raise CallableError(
             f"{name}() cannot be called like this: {error}",
-            why=f"its signature is {name}{signature}",
+            why=f"its signature is {name}{deferred_annotations.signature_text(signature)}",
             next="correct the call; no job was submitted for it",
             code="arguments",
         ) from None

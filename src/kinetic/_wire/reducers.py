@@ -24,7 +24,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from kinetic._wire import references
+from kinetic._wire import deferred_annotations, references
 
 _TELLS = "__init_subclass__"
 _Reducers = MutableMapping[type, Callable[[Any], Any]]
@@ -64,6 +64,8 @@ def extended(reducers: _Reducers, is_by_value: Callable[[str], bool] = lambda _:
     }
     if alias := getattr(typing, "TypeAliasType", None):  # Python 3.12
         own[alias] = _by_name_or(_of_alias)
+    if sys.version_info >= (3, 14):
+        own[typing.ForwardRef] = deferred_annotations.forward_reference
     if references.LAZY_IMPORT:
         own[references.LAZY_IMPORT] = lazy_import
     table = _Table(own, reducers)
@@ -306,7 +308,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
         return _enum(kind, *reduced)
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
         return reduced  # an object, or a class that is found by its name
-    make, arguments, *rest = reduced
+    make, arguments, *rest = deferred_annotations.with_those_of_class(kind, reduced)
     if is_struct(kind):
         return _struct(kind, sys.modules[make.__module__]._lookup_class_or_track, arguments[4])  # noqa: SLF001 - its id
     if type(kind).__name__ == "_TypedDictMeta" and "__orig_bases__" not in vars(kind):  # some of Python 3.11
@@ -546,6 +548,13 @@ class ByClass:
     def reduced(self, obj: Any) -> Any:
         """Reduce an object as cloudpickle does."""
         return super().reducer_override(obj)  # type: ignore[misc] # of the pickler beside this
+
+    def _dynamic_function_reduce(self, function: FunctionType) -> tuple[Any, ...]:
+        """Do what cloudpickle does for a function that is copied, which evaluates its annotations."""
+        plain, own = deferred_annotations.taken_off(function)
+        make, arguments, (state, slots), *rest = super()._dynamic_function_reduce(plain)  # type: ignore[misc] # as above
+        slots["__globals__"] |= deferred_annotations.globals_of(function)
+        return make, arguments, (state, {**slots, **own}), *rest
 
 
 def _has_plain_objects(kind: type) -> bool:
