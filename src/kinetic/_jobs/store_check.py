@@ -49,8 +49,9 @@ def _open(url: str) -> Store:
 def check_conditional_writes(store: Store) -> None:
     """Prove once per process that this store refuses to create an object that exists.
 
-    The probe stays where it is. So the question costs one small request, whose refusal is the proof. Only the very
-    first on a bucket costs more: it also has several requests create other objects at the same time.
+    Once a bucket has passed, the probe stays there. So the question costs one small request, whose refusal is the
+    proof. Only the very first on a bucket costs more: it also has several requests create other objects at the same
+    time.
 
     Raises:
         StoreError: An object was created twice: two jobs, or two attempts of one, could overwrite each other's results.
@@ -58,19 +59,18 @@ def check_conditional_writes(store: Store) -> None:
     if not isinstance(store, BucketStore) or store.url in _proven:
         return
     if store.put(PROBE, PROBE_CONTENT, if_absent=True):
-        try:
-            _check_first(store)
-        except BaseException:
-            with contextlib.suppress(KineticError):
-                store.delete(PROBE)  # the next process asks again
-            raise
+        _check_first(store)
     with _proven_lock:
         _proven.add(store.url)
 
 
 def _check_first(store: BucketStore) -> None:
-    if store.put(PROBE, PROBE_CONTENT, if_absent=True):
-        raise store_errors.unconditional(store.url, store_errors.TWICE)
+    try:
+        if store.put(PROBE, PROBE_CONTENT, if_absent=True):
+            raise store_errors.unconditional(store.url, store_errors.TWICE)
+    finally:
+        with contextlib.suppress(KineticError):
+            store.delete(PROBE)  # until all is proven: where this process ends meanwhile, the next one asks again
     folder = f"{RACE}{os.urandom(8).hex()}/"
     try:
         for number in range(_ROUNDS):
@@ -80,3 +80,4 @@ def _check_first(store: BucketStore) -> None:
     finally:
         with contextlib.suppress(KineticError):
             store.delete(folder)
+    store.put(PROBE, PROBE_CONTENT)
