@@ -46,7 +46,7 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
         return
     if isinstance(tracker, BatchTracker):
         try:
-            collect.write_collected_pages(((handle, partial(_seen, handle)) for handle in collected), store)
+            collect.write_collected_pages([(handle, partial(_seen, handle)) for handle in collected], store)
         except StoreError as error:
             if error.code != "store-full":
                 raise

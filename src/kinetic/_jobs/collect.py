@@ -307,7 +307,7 @@ def collected_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | Non
     return page
 
 
-def write_collected_pages(collected: Iterable[tuple[JobRecord, Callable[[], Snapshot]]], store: Store) -> None:
+def write_collected_pages(collected: Sequence[tuple[JobRecord, Callable[[], Snapshot]]], store: Store) -> None:
     """Write the same of many collected jobs of one store, which share their forced writes.
 
     Each comes with what returns how it ended, on any thread: that may be a question to the store.
@@ -316,7 +316,7 @@ def write_collected_pages(collected: Iterable[tuple[JobRecord, Callable[[], Snap
 
     pages = _CollectedPages(store)
     tasks = (functools.partial(pages.begin, job, look) for job, look in collected)
-    for finish in parallel.in_parallel(store, tasks, limit=1 if store.local is not None else None):
+    for finish in parallel.in_shares(tasks, most=1 if store.local is not None else len(collected)):
         pages.keep(*finish())
         if pages.are_many():
             pages.write()

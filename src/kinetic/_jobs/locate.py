@@ -530,7 +530,8 @@ def in_parallel(store: Store | None, tasks: Sequence[Callable[[], T]]) -> Iterab
 def in_order(tasks: Sequence[tuple[str, Callable[[], T]]]) -> list[T]:
     """Run tasks, and return what they return in their order; those whose store is far away run side by side.
 
-    Each comes with the address of its store, or "" where it is not known. The first error is raised.
+    Each comes with the address of its store, or "" where it is not known. The first error is raised. Where
+    tasks call this as well, at most 64 requests are under way in all.
     """
     far = [number for number, (url, _) in enumerate(tasks) if url.startswith(CLOUDS)] if len(tasks) > 1 else []
 
@@ -542,7 +543,7 @@ def in_order(tasks: Sequence[tuple[str, Callable[[], T]]]) -> list[T]:
         from kinetic._stores import parallel  # 1 ms, with threads' queues
 
         asked = (functools.partial(answered, number) for number in far)
-        found = dict(parallel.in_parallel(None, asked, limit=parallel.CLOUD_PARALLELISM))
+        found = dict(parallel.in_shares(asked, most=len(far)))
     return [found[number] if number in found else task() for number, (_, task) in enumerate(tasks)]
 
 

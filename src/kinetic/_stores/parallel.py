@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,31 @@ def in_parallel(store: Addressed | None, tasks: Iterable[Callable[[], T]], *, li
     """
     many = max(1, limit or (1 if store is None else parallelism(store)))
     return (task() for task in tasks) if many == 1 else _on_threads(iter(tasks), many)
+
+
+class _Share(threading.local):
+    requests = 4 * CLOUD_PARALLELISM  # that a thread may have under way at once, with all that it runs side by side
+
+
+_share = _Share()
+
+
+def in_shares(tasks: Iterable[Callable[[], T]], *, most: int) -> Iterator[T]:
+    """Run tasks that read from distant stores, at most so many at once, and yield their results as `in_parallel` does.
+
+    Each has a part of what the thread that calls this may have under way: tasks may use this as well.
+    """
+    whole = _share.requests
+    limit = max(1, min(most, whole, CLOUD_PARALLELISM))
+
+    def run(task: Callable[[], T]) -> T:
+        before, _share.requests = _share.requests, whole // limit
+        try:
+            return task()
+        finally:  # where no thread can be started, this is the caller's own
+            _share.requests = before
+
+    return in_parallel(None, (functools.partial(run, task) for task in tasks), limit=limit)
 
 
 def wait_for_item(queue: SimpleQueue[T]) -> T:

@@ -66,6 +66,44 @@ def test_as_many_run_at_once_as_the_limit_says_and_no_more(store):
     assert most == 5
 
 
+def most_at_once(tasks, each):
+    """Run tasks side by side, each of which runs others side by side; return how many of these ran at once at most."""
+    lock, running, most = threading.Lock(), 0, 0
+
+    def request():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    def task():
+        return len([*parallel.in_shares([request] * each, most=each)])
+
+    assert [*parallel.in_shares([task] * tasks, most=tasks)] == [each] * tasks
+    return most
+
+
+def test_tasks_that_run_side_by_side_share_the_requests_that_they_make_side_by_side():
+    meet = threading.Barrier(9)
+
+    def task():
+        return [*parallel.in_shares([partial(meet.wait, 10)] * 3, most=3)]
+
+    assert len([*parallel.in_shares([task] * 3, most=3)]) == 3  # all nine at once
+    assert most_at_once(40, 40) <= 64
+
+
+def test_tasks_share_them_as_well_where_no_thread_can_be_started_and_leave_the_caller_its_own(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(parallel.python_runtime, "start_thread", lambda *_: None)
+        assert most_at_once(20, 3) == 1
+    meet = threading.Barrier(16)
+    assert len([*parallel.in_shares([partial(meet.wait, 10)] * 16, most=16)]) == 16
+
+
 def test_what_the_reader_does_not_take_does_not_pile_up(store):
     drawn = 0
 
