@@ -350,7 +350,7 @@ def resume(batch: FoundBatch, again: bool) -> None:
 
     Example: kinetic batch resume @last
     """
-    from kinetic._batches import driver, report
+    from kinetic._batches import driver, report, state
 
     group_id, before = batch.group.group_id, report.batch_state(batch)
     if not again and before.is_over:
@@ -363,7 +363,8 @@ def resume(batch: FoundBatch, again: bool) -> None:
             else:
                 driver.resume_batch(batch.handle, batch.group, here=True)
     except KeyboardInterrupt:
-        click.echo(f"\ndetached from {group_id}: {report.batch_state(batch).summary}", err=True)
+        known = state.count_states(state.tracker_of(batch.handle), batch.handle.submission_failures)
+        click.echo(f"\ndetached from {group_id}: {state.summary_text(known)}", err=True)  # without one more request
         click.echo(f"submitted jobs keep running; to submit the rest: kinetic batch resume {group_id}", err=True)
         raise
     after = report.batch_state(batch)

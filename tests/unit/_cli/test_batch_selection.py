@@ -8,10 +8,12 @@ import os
 
 import pytest
 
-from kinetic._batches import batch_handle
+from kinetic._batches import batch_handle, driver
 from kinetic._batches.state import Poll
 from kinetic._cli import shared_options
+from kinetic._stores.files import FileStore
 from kinetic._wire import keys
+from kinetic.errors import StoreUnreachableError
 
 
 def test_a_batch_is_meant_by_its_id_the_beginning_of_it_or_as_the_newest(kinetic, made_batch) -> None:
@@ -66,11 +68,27 @@ def test_inputs_that_were_never_submitted_wait_for_somebody_who_does(kinetic, ma
         assert f"kinetic batch resume {group_id}" in told.stderr
 
 
+def test_ctrl_c_says_how_a_batch_is_resumed_though_its_store_does_not_answer(kinetic, made_batch, monkeypatch) -> None:
+    group_id = made_batch("succeeded", "", "")
+
+    def interrupted(*_: object, **__: object) -> None:
+        monkeypatch.setattr(FileStore, "entries", away)
+        raise KeyboardInterrupt
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnreachableError("the store does not answer")
+
+    monkeypatch.setattr(driver, "resume_batch", interrupted)
+
+    told = kinetic("batch", "resume", group_id)
+
+    assert f"detached from {group_id}: 1 succeeded, 2 not submitted\n" in told.stderr
+    assert f"to submit the rest: kinetic batch resume {group_id}\n" in told.stderr
+
+
 def test_a_look_at_a_batch_costs_the_same_number_of_listings_whatever_its_size(
     kinetic, made_batch, monkeypatch
 ) -> None:
-    from kinetic._stores.files import FileStore
-
     listed: list[str] = []
     real = FileStore.entries
 
