@@ -20,10 +20,11 @@ from kinetic._wire import NamedTuple, dataclass, input_table, keys
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kinetic._batches.batch_handle import BatchHandle
     from kinetic._batches.control import Holder
+    from kinetic._batches.tracker import Tracker
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import Group, JobRecord
 
@@ -74,14 +75,21 @@ def batch_state(batch: FoundBatch) -> BatchState:
         functools.partial(control.lease_holder, tracker.store, batch.group.group_id, locate.group_key(batch.group)),
     ]
     _, driver = locate.in_order([(tracker.store.url, look) for look in looks])
+    now = _state_as_seen(tracker, refused, driver)
+    if now.is_abandoned:  # the driver may have submitted the rest, and left, between the two looks
+        now = _state_as_seen(state.refreshed(batch.handle), refused, driver)
+    if now.is_over:
+        notifications.see_batch(batch.group.group_id, lambda: now.counts)
+    return now
+
+
+def _state_as_seen(tracker: Tracker, refused: Collection[int], driver: Holder | None) -> BatchState:
     counts = state.count_states(tracker, refused)
     missing = [index for index, attempt in enumerate(tracker.attempts) if attempt < 0 and index not in refused]
     open_ = counts[state.AGAIN] + sum(tracker.may_launch(index) for index in missing)
     # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
     jobs = filter(None, map(tracker.record, tracker.unseen()))
     open_ += sum(job.host == locate.machine() for job in jobs)
-    if not (open_ or counts[state.RUNNING] or counts[state.WAITING]):
-        notifications.see_batch(batch.group.group_id, lambda: counts)
     return BatchState(counts, driver, tracker.stopped, open_)
 
 

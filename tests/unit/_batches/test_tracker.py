@@ -257,6 +257,27 @@ def test_who_drives_a_batch_in_a_distant_store_is_asked_while_its_children_are_l
     assert not far.waiting_for
 
 
+def test_a_driver_that_submits_the_rest_and_leaves_between_two_looks_has_not_abandoned_its_batch(site, monkeypatch):
+    batch, real = site(2), control.lease_holder
+    batch.submit(0)
+    lease, found = control.take_lease(batch.store, GROUP, batch.key_of(GROUP)), batch.tracker()
+    handle = SimpleNamespace(
+        _get_tracker=lambda: found, _refreshed=lambda: found.refresh(whole=True) or found, submission_failures={}
+    )
+
+    def holder(*words):
+        batch.submit(1)
+        lease.release()
+        return real(*words)
+
+    monkeypatch.setattr(control, "lease_holder", holder)
+
+    seen = report.batch_state(report.FoundBatch(batch.group, handle))
+
+    assert not seen.driver.lives
+    assert not seen.is_abandoned
+
+
 def test_one_key_names_many_children_that_were_launched_together(site):
     batch = site(10)
     whole = documents.sealed_name(keys.children_of(GROUP, range(2, 7), 0), "here", batch.key_of(GROUP))
