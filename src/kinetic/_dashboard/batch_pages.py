@@ -49,12 +49,17 @@ class BatchPages:
         self._feed = feed
         self._found: dict[str, tuple[Place, FoundBatch]] = {}
         self._seen: dict[str, _Seen] = {}
+        self._listed: dict[str, list[str]] = {}  # the batches of each place, by its name, when it was listed last
         self._values: dict[str, Page] = {}
         self._lock = threading.Lock()
 
     def list_page(self) -> Page:
         """Return the batches of all places, newest first, as ``kinetic batch list --json`` has them."""
-        problems: list[Page] = []
+        away = self._feed.away()
+        problems: list[Page] = [*away.values()]
+        # Their stores would be waited for, for minutes; these batches are shown as they were seen last.
+        known = [name for place in away for name in self._listed.get(place, ())]
+        kept = [self._seen[name].page for name in known if name in self._seen]
 
         def read(name: str, place: Place) -> Page | None:
             try:
@@ -66,14 +71,14 @@ class BatchPages:
             return None
 
         reads: list[tuple[str, Callable[[], Page | None]]] = []
-        for place in self._feed.places:
+        for place in [each for each in self._feed.places if each.name not in away]:
             try:
-                names = batch_handle.ids(place.store)
+                names = self._listed[place.name] = batch_handle.ids(place.store)
             except KineticError as error:
                 problems.append(problem_page(place.name, error))
             else:
                 reads += [(place.store.url, functools.partial(read, name, place)) for name in names]
-        pages = [page for page in locate.in_order(reads) if page is not None]
+        pages = [*kept, *(page for page in locate.in_order(reads) if page is not None)]
         pages.sort(key=lambda page: (page["created_at"], page["group_id"]), reverse=True)
         return {"batches": pages, "problems": problems}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._output.format import SCHEMA_VERSION, plain
 from kinetic._wire import python_runtime
-from kinetic.errors import JobNotFoundError, KineticError
+from kinetic.errors import JobNotFoundError, KineticError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from kinetic._dashboard.places import Page, Place
@@ -97,6 +97,13 @@ class JobFeed:
     def problems(self) -> list[Page]:
         """Return what is wrong with places now."""
         return [*self._lasting, *self._problems.values()]
+
+    def away(self) -> dict[str, Page]:
+        """Return what is wrong with the places whose store did not answer the last look; looking begins again."""
+        with self._lock:
+            self._wanted.set()
+            found = [*self._problems.values()]
+        return {problem["place"]: problem for problem in found if problem["code"] == StoreUnreachableError.default_code}
 
     def state(self) -> Page:
         """Return what each event has besides changes."""

@@ -103,6 +103,17 @@ def test_a_place_that_does_not_answer_is_named_and_hides_nothing(feed):
     assert feed.problems() == []
 
 
+def test_a_place_is_away_until_its_store_answers_again(feed):
+    here, away = feed.places
+
+    here.look(RuntimeError("a bug"))
+    away.look(StoreUnreachableError("the bucket does not answer"))
+
+    assert {name: problem["what"] for name, problem in feed.away().items()} == {"away": "the bucket does not answer"}
+    away.look(Changes([], []))
+    assert feed.away() == {}
+
+
 def test_what_was_known_of_a_place_stays_while_it_is_away(feed):
     here, _ = feed.places
     here.look(Changes([job("a")], []))
