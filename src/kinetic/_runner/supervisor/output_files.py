@@ -175,6 +175,7 @@ class OutputFiles(threading.Thread):
         ``wait`` waits for so many seconds, and returns whether there is no time left.
         """
         limit = time.monotonic() + _PATIENCE_SECONDS
+        before, self._trouble = self._trouble, ""  # what did not arrive then is being sent now
         self._last.set()
         is_told = False
         while self._is_alive_after(_LOOK_SECONDS) and time.monotonic() < limit and not wait(0.0):
@@ -185,7 +186,7 @@ class OutputFiles(threading.Thread):
         self.join(_LAST_SECONDS)
         lost = [f"{path}: {why}" for path, why in self._refused.items()]
         if self.is_alive():
-            lost.append(self._trouble or "there was no time left")
+            lost.append(self._trouble or before or "there was no time left")
         return "; ".join(lost)
 
     def _is_alive_after(self, seconds: float) -> bool:

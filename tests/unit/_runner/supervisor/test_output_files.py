@@ -209,11 +209,36 @@ def test_a_bucket_that_takes_nothing_is_told_once_there_is_no_time_left(
     (tmp_path / "bucket").write_text("a file is where its folder should be")
     sending = OutputFiles(task)
     sending.start()
-    until(lambda: not sending._send(last=True))
-    answers = iter([False, True])
 
-    assert sending.finish(lambda _: next(answers))
-    assert "files cannot be sent to file://" in task.log.read_text()
+    assert sending.finish(lambda _: "files cannot be sent to file://" in task.log.read_text())
+
+
+def test_a_look_that_failed_while_the_job_ran_is_not_reported_while_its_files_are_being_sent(
+    task: Task, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(task.environment["KINETIC_OUTPUT_DIR"], "model").write_text("weights")
+    (tmp_path / "bucket").write_text("a file is where its folder should be")
+    sending, is_looked_at = OutputFiles(task), threading.Event()
+    assert not sending._send(last=True)
+    (tmp_path / "bucket").unlink()
+    send = sending._send_file
+
+    def send_slowly(store: Store, path: str) -> str:
+        assert is_looked_at.wait(20)
+        return send(store, path)
+
+    looks = iter([lambda: None, is_looked_at.set])
+
+    def wait(_: float) -> bool:
+        next(looks, is_looked_at.is_set)()
+        return False
+
+    monkeypatch.setattr(sending, "_send_file", send_slowly)
+    sending.start()
+
+    assert sending.finish(wait) == ""
+    assert (bucket / "model").read_text() == "weights"
+    assert task.log.read_text() == ""
 
 
 def test_the_job_ends_when_its_files_have_arrived_and_not_a_pause_later(
