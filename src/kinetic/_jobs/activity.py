@@ -64,7 +64,7 @@ def progress_of_many(jobs: Sequence[JobRecord]) -> dict[str, Progress]:
 
     asked = elsewhere[:_MOST_ASKED]
     tasks = [functools.partial(ask, job) for job in asked]
-    answers = parallel.in_parallel(locate.store_of(asked[0]), tasks)
+    answers = parallel.in_shares(tasks, most=len(tasks))
     return found | {job_id: each for job_id, each in answers if each is not None}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
+import time
 from typing import Any
 
 import pytest
 
-from kinetic._jobs import activity, resource_usage, submit
+from kinetic._jobs import activity, locate, resource_usage, submit
 from kinetic._jobs.status import Snapshot
 from kinetic._runner.supervisor.meter import Meter
 from kinetic._wire import progress
@@ -187,9 +187,34 @@ def test_each_job_of_a_list_has_its_own_progress_whoever_answers_first(monkeypat
         return Progress(float(job.job_id[-1]))
 
     monkeypatch.setattr(activity, "progress_of", ask)
-    monkeypatch.setattr(activity.locate, "store_of", lambda _: SimpleNamespace(url="gs://b"))
     jobs = [JobRecord(**dict.fromkeys(REQUIRED, "") | {"job_id": f"cpu-f-{n}", "backend": "gke"}) for n in (1, 2)]
 
     found = activity.progress_of_many(jobs)
 
     assert {job_id: each.done for job_id, each in found.items()} == {"cpu-f-1": 1.0, "cpu-f-2": 2.0}
+
+
+def test_a_list_of_slices_reads_the_pages_of_their_hosts_with_at_most_64_requests_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def read() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    def ask(_: JobRecord) -> Progress:
+        locate.in_order([("gs://far/away", read)] * 16)
+        return Progress(1.0)
+
+    monkeypatch.setattr(activity, "progress_of", ask)
+    about = dict.fromkeys(REQUIRED, "") | {"backend": "gke", "store": "gs://far/away"}
+    jobs = [JobRecord(**about | {"job_id": f"tpu-f-{number}"}) for number in range(20)]
+
+    assert len(activity.progress_of_many(jobs)) == 20
+    assert most <= 64
