@@ -373,21 +373,24 @@ def _incomplete(rows: Sequence[Row], groups: Mapping[str, Group]) -> dict[str, B
     if not wanting:
         return {}
     from kinetic._batches import batch_handle, report
-    from kinetic._jobs import job_list
+    from kinetic._jobs import job_list, locate
     from kinetic._stores import open_store
 
     stores = {row.group_id: row.store for row in rows if row.group_id in wanting}
     for past in (row for store in set(stores.values()) for row in job_list.history_rows(open_store(store))):
         if past.group_id in wanting:  # mostly all of them were collected
             known[past.group_id].add(past.group_index)
-    found = {}
-    for group_id in wanting:
-        group = groups[group_id]
-        if len(known[group_id]) < group.total_expected:
-            with contextlib.suppress(KineticError):  # out of reach, or damaged: its jobs are shown all the same
-                handle = batch_handle.attached_handle(group, open_store(stores[group_id]))
-                found[group_id] = report.batch_state(report.FoundBatch(group, handle))
-    return found
+
+    def look(group: Group) -> BatchState | None:
+        with contextlib.suppress(KineticError):  # out of reach, or damaged: its jobs are shown all the same
+            handle = batch_handle.attached_handle(group, open_store(stores[group.group_id]))
+            return report.batch_state(report.FoundBatch(group, handle))
+        return None
+
+    left = [groups[group_id] for group_id in wanting if len(known[group_id]) < groups[group_id].total_expected]
+    looks = [(stores[group.group_id], functools.partial(look, group)) for group in left]
+    states = zip(left, locate.in_order(looks), strict=True)
+    return {group.group_id: now for group, now in states if now is not None}
 
 
 def fold_batches(

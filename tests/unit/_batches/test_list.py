@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kinetic._batches import batch_handle, state
+from kinetic._batches import batch_handle, report, state
 from kinetic._cli import job_table
+from kinetic._jobs import job_list
 from kinetic._jobs.locate import Untrusted
 from kinetic.errors import BatchNotFoundError, StoreUnreachableError
 
@@ -60,3 +61,26 @@ def test_batches_of_colleagues_are_set_aside(far: Any, monkeypatch: pytest.Monke
 
     assert len([*batch_handle.list_groups(far, of_others)]) == 3
     assert of_others == [other]
+
+
+def test_batches_of_which_inputs_were_not_submitted_are_looked_at_side_by_side_in_a_list_of_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together = threading.Barrier(len(GROUPS), timeout=20)
+
+    def look(batch: Any) -> str:
+        together.wait()
+        if batch.group.group_id == GROUPS[2]:
+            raise StoreUnreachableError("the bucket does not answer")
+        return f"state of {batch.group.group_id}"
+
+    monkeypatch.setattr(report, "batch_state", look)
+    monkeypatch.setattr(batch_handle, "attached_handle", lambda *_: None)
+    monkeypatch.setattr(job_list, "history_rows", lambda _: [])
+    monkeypatch.setattr("kinetic._stores.open_store", lambda url: SimpleNamespace(url=url))
+    rows: Any = [SimpleNamespace(group_id=name, group_index=0, status="SUCCEEDED", store="gs://far") for name in GROUPS]
+    groups: Any = {name: SimpleNamespace(group_id=name, total_expected=2) for name in GROUPS}
+
+    found = job_table._incomplete(rows, groups)
+
+    assert found == {name: f"state of {name}" for name in GROUPS if name != GROUPS[2]}
