@@ -65,17 +65,18 @@ def check_conditional_writes(store: Store) -> None:
 
 
 def _check_first(store: BucketStore) -> None:
+    with contextlib.suppress(KineticError):
+        store.delete(PROBE)  # until all is proven: where this process ends meanwhile, the next one asks again
+    folder = f"{RACE}{os.urandom(8).hex()}/"  # of this process: others may ask at the same time
+
+    def create(name: object) -> bool:
+        return store.put(f"{folder}{name}", PROBE_CONTENT, if_absent=True)
+
     try:
-        if store.put(PROBE, PROBE_CONTENT, if_absent=True):
+        if create("first") and create("first"):
             raise store_errors.unconditional(store.url, store_errors.TWICE)
-    finally:
-        with contextlib.suppress(KineticError):
-            store.delete(PROBE)  # until all is proven: where this process ends meanwhile, the next one asks again
-    folder = f"{RACE}{os.urandom(8).hex()}/"
-    try:
         for number in range(_ROUNDS):
-            create = [partial(store.put, f"{folder}{number}", PROBE_CONTENT, if_absent=True)] * _AT_ONCE
-            if sum(parallel.in_parallel(store, create, limit=_AT_ONCE)) > 1:
+            if sum(parallel.in_parallel(store, [partial(create, number)] * _AT_ONCE, limit=_AT_ONCE)) > 1:
                 raise store_errors.unconditional(store.url, "requests at the same time created the same object")
     finally:
         with contextlib.suppress(KineticError):
