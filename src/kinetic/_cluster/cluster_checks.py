@@ -11,7 +11,7 @@ from kinetic._backends import registry
 from kinetic._backends.kube import discovery, preflight
 from kinetic._backends.kube.client import JOB_SET, NAMESPACE, NODE, SERVICE_ACCOUNT, response_json, response_message
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
-from kinetic._cluster import node_pools, policies, quotas, rights
+from kinetic._cluster import policies, quotas, regions, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of
 from kinetic._cluster.project_apis import BILLING, COMPUTE, CONTAINER, PROJECTS, STORAGE, ProjectApis, check_operation
@@ -236,47 +236,31 @@ class ClusterChecks:
 
     def _of_cluster(self) -> list[Check]:
         known = ("cluster",) if self.is_google else ()
-        named = self._settings
-        found = [
+        named, inside = self._settings, ("connection", "namespace")
+        claims = ", ".join(each.claim for each in named.volume_claims)
+        asked = (  # of a submission as well: the question, what of it is set, what is right then, and what it needs
+            ("queue", named.queue, f"queue {named.queue}", inside),
+            ("priority-class", named.priority_class, f"priority class {named.priority_class}", inside[:1]),
+            ("runtime-class", named.runtime_class, f"runtime class {named.runtime_class}", inside[:1]),
+            ("config-maps", named.config_maps, f"ConfigMaps {', '.join(named.config_maps)}", inside),
+            ("volume-claims", claims, f"volume claims {claims}", inside),
+            ("store-secret", named.store_secret, f"Secret {named.store_secret}", inside),
+        )
+        repairs = {"namespace-missing": self._make_namespace}
+        return [
             Check("connection", "Kubernetes", self._connection, known),
-            Check("version", "Kubernetes", self._version, ("connection",)),
-            Check(
-                "namespace",
-                "Kubernetes",
-                self._namespace,
-                ("connection",),
-                repairs={"namespace-missing": self._make_namespace},
+            Check("version", "Kubernetes", self._version, inside[:1]),
+            Check("namespace", "Kubernetes", self._namespace, inside[:1], repairs=repairs),
+            Check("permissions", "Kubernetes", self._question("permissions", "this account may submit jobs"), inside),
+            Check("service-account", "Kubernetes", self._service_account, inside),
+            *(
+                Check(key, "Kubernetes", self._question(key, right), needs)
+                for key, is_set, right, needs in asked
+                if is_set
             ),
-            Check(
-                "permissions",
-                "Kubernetes",
-                self._question("permissions", "this account may submit jobs"),
-                ("connection", "namespace"),
-            ),
-            Check("service-account", "Kubernetes", self._service_account, ("connection", "namespace")),
+            Check("jobset", "Kubernetes", self._jobset, inside),
+            Check("nodes-ready", "Kubernetes", self._nodes_ready, inside[:1], lenient=True),
         ]
-        if named.queue:
-            ask = self._question("queue", f"queue {named.queue}")
-            found.append(Check("queue", "Kubernetes", ask, ("connection", "namespace")))
-        if named.priority_class:
-            ask = self._question("priority-class", f"priority class {named.priority_class}")
-            found.append(Check("priority-class", "Kubernetes", ask, ("connection",)))
-        if named.runtime_class:
-            ask = self._question("runtime-class", f"runtime class {named.runtime_class}")
-            found.append(Check("runtime-class", "Kubernetes", ask, ("connection",)))
-        if named.config_maps:
-            ask = self._question("config-maps", f"ConfigMaps {', '.join(named.config_maps)}")
-            found.append(Check("config-maps", "Kubernetes", ask, ("connection", "namespace")))
-        if named.volume_claims:
-            ask = self._question(
-                "volume-claims", f"volume claims {', '.join(each.claim for each in named.volume_claims)}"
-            )
-            found.append(Check("volume-claims", "Kubernetes", ask, ("connection", "namespace")))
-        if named.store_secret:
-            ask = self._question("store-secret", f"Secret {named.store_secret}")
-            found.append(Check("store-secret", "Kubernetes", ask, ("connection", "namespace")))
-        return [*found, Check("jobset", "Kubernetes", self._jobset, ("connection", "namespace")),
-                Check("nodes-ready", "Kubernetes", self._nodes_ready, ("connection",), lenient=True)]  # fmt: skip
 
     def _question(self, name: str, right: str) -> Callable[[], str]:
         """Ask what a submission asks; its sentences are warnings."""
@@ -484,7 +468,7 @@ class ClusterChecks:
 
     def _sold(self) -> str:
         machine = str(self.placement.machine_type)
-        zones = node_pools.zones_selling(self.apis, machine)
+        zones = regions.zones_selling(self.apis, machine, must_answer=True)
         here = [zone for zone in zones if region_of(zone) == self.region]
         if not here:
             raise Problem(

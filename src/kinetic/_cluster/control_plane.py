@@ -21,7 +21,7 @@ FREE_DOLLARS_A_MONTH = 74.40  # for one zonal or Autopilot cluster of a billing 
 SYSTEM_DOLLARS = 0.067  # e2-standard-2 per hour, us-central1; general knowledge, not read again
 SYSTEM_MACHINES = ("e2-standard-2", "n2-standard-2", "n2d-standard-2", "n1-standard-2", "c3-standard-4")
 _RUNNING = frozenset({"RUNNING", "RECONCILING", "DEGRADED"})
-_LONGEST_POOL = 40  # characters of a pool's name
+LONGEST_POOL = 40  # characters of a pool's name
 # Families whose machines take no other boot disk: cloud.google.com/compute/docs/disks/hyperdisks, 2026-11.
 _BOOT_DISKS = dict.fromkeys(("v6e", "tpu7x", "h200", "b200", "gb200", "gb300", "rtx-pro-6000"), "hyperdisk-balanced")
 
@@ -282,7 +282,7 @@ def pool_name(wanted: Placement) -> str:
     """Return the name of the pool for some hardware: the same for the same hardware."""
     words = re.sub(r"[^a-z0-9]+", "-", wanted.name.lower()).strip("-")
     spot = "-spot" if wanted.spot else ""
-    return f"{words[: _LONGEST_POOL - len(spot)].rstrip('-')}{spot}"
+    return f"{words[: LONGEST_POOL - len(spot)].rstrip('-')}{spot}"
 
 
 class Pool(_ContainerResource):

@@ -7,11 +7,11 @@ what it is, and adding one that exists changes its limits.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from kinetic._cluster.control_plane import Pool, pool_name
+from kinetic._cluster.control_plane import LONGEST_POOL, Pool, pool_name
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
+from kinetic._cluster.regions import zones_selling
 from kinetic._cluster.resource import Change, Found, Setup, Spec
 from kinetic._google.api import ApiError, Page
 from kinetic._google.clusters import missing_error
@@ -20,7 +20,6 @@ from kinetic._hardware import Placement
 from kinetic._wire import NamedTuple
 from kinetic.errors import CapacityError, OptionError
 
-_LONGEST = 40  # characters of a pool's name
 _WEEK = "604800s"  # the longest that a flex-start node runs
 
 
@@ -97,7 +96,7 @@ class AddedPool(Pool):
         super().__init__(setup, wanted, zone=zone, most_nodes=options.most or max(wanted.hosts, options.least or 0))
         self.options, self._account = options, account
         ending = options.suffix
-        self.name = pool_name(wanted)[: _LONGEST - len(ending)].rstrip("-") + ending
+        self.name = pool_name(wanted)[: LONGEST_POOL - len(ending)].rstrip("-") + ending
         self.key = f"pool {self.name}"
 
     @property
@@ -209,19 +208,10 @@ def account_of(cluster: Page) -> str:
     return next((each for each in accounts if each and each != "default"), "")
 
 
-def zones_selling(apis: ProjectApis, machine: str) -> list[str]:
-    """Return the zones that sell a type of machine, sorted."""
-    query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
-    path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
-    items: Mapping[str, Any] = apis.call(COMPUTE, "GET", path, query=query).get("items") or {}
-    return sorted(str(zone).rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes"))
-
-
 def zone_for(apis: ProjectApis, cluster: Page, wanted: Placement) -> str:
     """Return a zone of the cluster that sells the machine; raises CapacityError if there is none."""
     machine, location = str(wanted.machine_type), str(cluster.get("location", ""))
-    sold = zones_selling(apis, machine)
-    sold.sort(key=lambda zone: zone != parent_zone(zone))
+    sold = sorted(zones_selling(apis, machine, must_answer=True), key=lambda zone: zone != parent_zone(zone))
     zones = [*(cluster.get("locations") or ()), *(zone for zone in sold if region_of(zone) == region_of(location))]
     found = next((zone for zone in zones if zone in sold), "")
     if found:

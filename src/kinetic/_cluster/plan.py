@@ -86,11 +86,6 @@ class Plan(NamedTuple):
         return [each for each in self.steps if each.writes]
 
     @property
-    def makes_project(self) -> bool:
-        """Whether there is no project yet."""
-        return any(isinstance(each.resource, Project) and each.writes for each in self.steps)
-
-    @property
     def dollars_idle(self) -> float:
         """What it costs per hour while no job runs, at list price."""
         system = SYSTEM_DOLLARS if self.setup.spec.standard else 0.0
@@ -164,7 +159,7 @@ class Plan(NamedTuple):
         if self.missing_rights:
             for role, permissions in rights.by_role(self.missing_rights).items():
                 lines.append(f"missing right: {role} ({', '.join(permissions)})")
-        elif self.missing_rights is None and self.makes_project:
+        elif self.missing_rights is None and any(isinstance(each.resource, Project) for each in self.to_do):
             lines.append("whether this account may make a project is not known before it is tried; --parent asks first")
         elif self.missing_rights is None:
             lines.append("whether rights are missing is not known: Google did not say")

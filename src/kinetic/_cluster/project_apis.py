@@ -107,12 +107,9 @@ class ProjectApis:
         """Return whether our credentials' own project was asked instead of the one that is worked on."""
         if service.user_project or error.status != 403:
             return False
-        is_other = bool(error.consumer) and error.consumer not in {f"projects/{self.project}", *self._own_numbers}
+        own = {f"projects/{self.project}", f"projects/{self.number}"}
+        is_other = bool(error.consumer) and error.consumer not in own
         return (error.reason in _OTHER_PROJECT and is_other) or "requires a quota project" in error.message
-
-    @property
-    def _own_numbers(self) -> tuple[str, ...]:
-        return (f"projects/{self.number}",) if self.number else ()
 
     number = ""  # of the project, once it was read
 

@@ -52,7 +52,7 @@ def choose(setup: Setup, *, is_made: bool, can_ask: bool = True) -> Choice:
         CapacityError: No region sells all of the hardware, or the named one does not.
     """
     wanted = [each for each in setup.spec.hardware if each.kind != "cpu"]
-    sold = {each.name: zones_that_sell(setup.apis, each) if can_ask else () for each in wanted}
+    sold = {each.name: zones_selling(setup.apis, str(each.machine_type)) if can_ask else () for each in wanted}
     unknown = [each for each in wanted if not sold[each.name]]
     notes = [
         f"where {each.name} is sold is not known yet: Compute Engine is off, or does not list it" for each in unknown
@@ -103,17 +103,16 @@ def _check_place(apis: ProjectApis, location: str) -> None:
     )
 
 
-def zones_that_sell(apis: ProjectApis, wanted: Placement) -> tuple[str, ...]:
-    """Return every zone of the world that sells a machine type; one request."""
-    page = apis.read(
-        COMPUTE,
-        f"compute/v1/projects/{apis.project}/aggregated/machineTypes",
-        filter=f"name={wanted.machine_type}",
-        fields="items/*/machineTypes(name,zone)",
-    )
+def zones_selling(apis: ProjectApis, machine: str, *, must_answer: bool = False) -> tuple[str, ...]:
+    """Return every zone of the world that sells a machine type, sorted; one request.
+
+    None where Compute Engine is off, unless it ``must_answer``: then that is an ApiError.
+    """
+    path = f"compute/v1/projects/{apis.project}/aggregated/machineTypes"
+    query = {"filter": f"name={machine}", "fields": "items/*/machineTypes(name,zone)"}
+    page = apis.call(COMPUTE, "GET", path, query=query) if must_answer else apis.read(COMPUTE, path, **query)
     items = (page or {}).get("items") or {}
-    found = [place.rpartition("/")[2] for place, each in items.items() if each.get("machineTypes")]
-    return tuple(sorted(found))
+    return tuple(sorted(zone.rpartition("/")[2] for zone, each in items.items() if each.get("machineTypes")))
 
 
 def _best(apis: ProjectApis, wanted: Sequence[Placement], sold: dict[str, tuple[str, ...]]) -> tuple[str, list[Quota]]:
