@@ -99,7 +99,6 @@ class _Job:
             status=self.status,
             attempt=self.attempt,
             reason=self.reason,
-            where=MACHINE,
             submitted=self.submitted,
             started=self.started,
             ended=self.ended,

@@ -77,7 +77,6 @@ class Observation:
     status: JobStatus  # PENDING, RUNNING, SUCCEEDED or FAILED as the backend sees it
     attempt: int | None = 0  # the attempt that runs or ran last; None where only the store knows
     reason: str = ""  # a plain sentence: what a pending job waits for, how a failed one ended
-    where: str = ""  # the machine
     submitted: float | None = None  # Unix time, as are ``started`` and ``ended``
     started: float | None = None
     ended: float | None = None

@@ -28,7 +28,6 @@ class Project(Resource):
     """The project. It is made only where the user asked for that, and never changed or removed."""
 
     key = "project"
-    api = PROJECTS
     seconds = (5, 30)
 
     @property
@@ -83,7 +82,6 @@ class Billing(Resource):
 
     key = "billing"
     needs = ("project",)
-    api = BILLING
     rights = ("resourcemanager.projects.createBillingAssignment",)
 
     @property
@@ -142,7 +140,6 @@ class Services(Resource):
 
     key = "services"
     needs = ("billing",)
-    api = SERVICES
     rights = ("serviceusage.services.enable", "serviceusage.services.list")
     seconds = (20, 60)
 
@@ -191,7 +188,6 @@ class NodeAccount(Resource):
 
     key = "node-account"
     needs = ("services",)
-    api = IAM
     rights = ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.actAs")
     seconds = (1, 60)
 
@@ -225,7 +221,6 @@ class NodeRole(Resource):
 
     key = "node-role"
     needs = ("node-account",)
-    api = PROJECTS
     rights = ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy")
 
     @property

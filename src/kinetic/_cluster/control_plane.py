@@ -39,8 +39,6 @@ def operation_status(page: Page) -> str:
 class _ContainerResource(Resource):
     """What operations of a cluster make and remove: one at a time, and none can be cancelled."""
 
-    api = CONTAINER
-
     @property
     def location_path(self) -> str:
         return f"v1/projects/{self.spec.project}/locations/{self.setup.location}"

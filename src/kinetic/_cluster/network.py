@@ -19,8 +19,6 @@ _LAG_SECONDS = 120.0  # a network is released some time after what used it was d
 class _ComputeResource(Resource):
     """What Compute Engine keeps below a scope, found by its description."""
 
-    api = COMPUTE
-
     @property
     def scope(self) -> str:
         return f"regions/{self.setup.region}" if self.is_local else "global"

@@ -171,7 +171,6 @@ class Resource(ABC):
 
     key: str = ""  # its one word, e.g. "router"
     needs: tuple[str, ...] = ()  # keys of what must exist before it
-    api: str = ""  # the API that it belongs to; "" for what is inside the cluster
     rights: tuple[str, ...] = ()  # permissions that making it needs
     # how long making it usually takes (shortest, longest). Not measured by us: reports of others
     seconds: tuple[int, int] = (1, 2)

@@ -27,7 +27,6 @@ class Bucket(Resource):
 
     key = "bucket"
     needs = ("services",)
-    api = STORAGE
     rights = ("storage.buckets.create", "storage.buckets.get")
 
     @property
@@ -164,7 +163,6 @@ class BucketAccess(Access):
 
     key = "bucket-access"
     needs = ("bucket", "cluster")
-    api = STORAGE
     rights = ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy")
     role, account, place = OBJECT_ROLE, ACCOUNT, "bucket"
 
@@ -185,7 +183,6 @@ class Repository(Resource):
 
     key = "repository"
     needs = ("services", "node-account")
-    api = ARTIFACTS
     rights = (
         "artifactregistry.repositories.create",
         "artifactregistry.repositories.get",
@@ -235,7 +232,6 @@ class RepositoryAccess(Access):
 
     key = "repository-access"
     needs = ("repository", "cluster")
-    api = ARTIFACTS
     rights = Repository.rights[2:]
     is_local = True
     role, account, place = WRITER_ROLE, BUILDER_ACCOUNT, "repository"

@@ -241,7 +241,6 @@ def observation(found: Object) -> Observation:
         attempt=None,
         reason=_failure_of(job_id_of(found), ended) if status is JobStatus.FAILED else waits_for(found),
         waits_for_others=bool(waits_for(found)),
-        where=str(_metadata(found).get("namespace") or ""),
         submitted=created_at(found) or None,
         started=timestamp(state.get("startTime")) or None,
         ended=timestamp(state.get("completionTime") or ended.get("lastTransitionTime")) or None

@@ -401,7 +401,7 @@ class LocalBackend:
         from kinetic._backends.protocol import Observation  # 2 ms, here and below; not to list a queue that is at rest
 
         if runtime_files.is_locked(self.paths.submitting(name)):
-            return Observation(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
+            return Observation(name, JobStatus.PENDING, reason="is being submitted")
         row = self._row(name)  # the submission may have ended meanwhile
         return self._observation(row) if row is not None else None
 
@@ -442,7 +442,6 @@ class LocalBackend:
             status=status,
             attempt=row.attempt,
             reason=self._waits_for(row) if row.state in {"waiting", "queued"} else _reason(row),
-            where=os.uname().nodename,
             submitted=row.submitted,
             started=row.started,
             ended=row.ended,
