@@ -13,7 +13,6 @@ skipped: others who can write to the store can neither end a driver nor have inp
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import threading
@@ -146,11 +145,9 @@ def wait_for_lease(store: Store, group_id: str, key: bytes | None) -> Lease | No
 
 
 @runtime_files.launch_errors()
-def lease_holder(
-    store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
-) -> Holder | None:
+def lease_holder(store: Store, group_id: str, key: bytes | None) -> Holder | None:
     """Return the driver of a batch, or its last one; None when there never was one."""
-    return _holder(keys.numbered(store.entries(keys.leases(group_id))), store, group_id, key, clock)
+    return _holder(keys.numbered(store.entries(keys.leases(group_id))), store, group_id, key)
 
 
 def _holder(
@@ -158,7 +155,7 @@ def _holder(
     store: Store,
     group_id: str,
     key: bytes | None,
-    clock: Callable[[Store, str], float] | None,
+    clock: Callable[[Store, str], float] | None = None,
 ) -> Holder | None:
     for epoch, entry in reversed(listed):
         page = _read_lease(store, entry.key, key)
@@ -288,8 +285,7 @@ class ControlLog:
 LEASE = documents.PageKind(
     "lease",
     "the lease",
-    functools.partial(
-        fields.build,
+    fields.builder(
         LeasePage,
         {
             "epoch": fields.integer(0, fields.BYTES),

@@ -79,6 +79,10 @@ class ChildLauncher:
     placement: Placement
     key: bytes = field(repr=False)  # the namespace's sealing key
     kept: Mapping[str, Any] = field(repr=False)  # what no store holds; see submission
+    # the children that warm pods have got: not launched again where a launch with others fails and is repeated
+    _in_warm_pods: set[str] = field(init=False, default_factory=set)
+    # those that may have pods of their own, as nothing says what became of a launch that failed
+    _perhaps_cold: set[str] = field(init=False, default_factory=set)
 
     def launch(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Launch attempts at inputs, given as (index, attempt); what was launched before is success."""
@@ -120,16 +124,6 @@ class ChildLauncher:
             for given in warm_assignment.give_children(new, place, float(keep or 0.0)) if new else ():
                 self._in_warm_pods.add(given.order.job_id)
         return [launch for launch in left if launch.order.job_id not in self._in_warm_pods]
-
-    @functools.cached_property
-    def _in_warm_pods(self) -> set[str]:
-        """The children that warm pods have got: not launched again where a launch with others fails and is repeated."""
-        return set()
-
-    @functools.cached_property
-    def _perhaps_cold(self) -> set[str]:
-        """The children that may have pods of their own, as nothing says what became of a launch that failed."""
-        return set()
 
     def _together(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
         """Yield what is launched at a time: first, by itself, the child that others wait for."""

@@ -113,7 +113,8 @@ def batch_page(batch: FoundBatch, now: BatchState) -> dict[str, Any]:
 
 def input_text(batch: FoundBatch, index: int) -> str:
     """Return an input as a short text, "" where it is not known."""
-    return shortened(plain(state.shown_input(batch.handle, index)), _LONGEST_INPUT)
+    table = batch.handle._table
+    return shortened(plain(table.inputs[index].shown), _LONGEST_INPUT) if table is not None else ""
 
 
 @dataclass(frozen=True)

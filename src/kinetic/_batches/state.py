@@ -154,11 +154,6 @@ def refreshed(batch: Batch) -> Tracker:
     return batch._refreshed()
 
 
-def shown_input(batch: Batch, index: int) -> str:
-    """Return an input as a short text, "" where it is not known."""
-    return batch._table.inputs[index].shown if batch._table is not None else ""
-
-
 def require_driver(batch: Batch) -> None:
     """Let waiting end with what was submitted once no process drives the batch."""
     batch._poll.needs_driver = True
