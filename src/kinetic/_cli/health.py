@@ -224,9 +224,8 @@ def _answer(finding: Finding, request: QuotaRequest, page: Page) -> Finding:
         return finding._replace(what=f"granted: {request}")
     verb = "requested before" if request.was_sent else "requested"
     step = f"wait for Google's e-mail, and see {quotas.console(str(page['name']).split('/')[1])}"
-    if page.get("reconciling"):
-        return finding._replace(level="WARN", what=f"{verb}, and not decided yet: {request}", why=detail, next=step)
-    return finding._replace(level="WARN", what=f"{verb}, and not granted: {request}", why=detail, next=step)
+    state = "decided yet" if page.get("reconciling") else "granted"
+    return finding._replace(level="WARN", what=f"{verb}, and not {state}: {request}", why=detail, next=step)
 
 
 def _print_finding(finding: Finding, *, after: bool) -> None:

@@ -239,14 +239,6 @@ def _table(rows: Sequence[Row], now: float, *, cost: bool) -> tuple[tuple[Column
     return (*COLUMNS, _COST), [[*texts, dollars_text(row.dollars)] for texts, row in zip(shown, rows, strict=True)]
 
 
-def _with_dollars(rows: Sequence[Row]) -> list[Row]:
-    """Add what each job cost so far."""
-    from kinetic._jobs import job_cost
-
-    rates = job_cost.kept_rates(os.environ)
-    return [row._replace(dollars=job_cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
-
-
 def _readable_rows(request: _ListRequest) -> tuple[list[Row], KineticError | None]:
     """Return what is known of each job, or of this machine's alone and why; see ``job_list.readable``."""
     from kinetic._jobs import job_list
@@ -274,7 +266,10 @@ def _rows(request: _ListRequest, target: Target) -> list[Row]:
         matching = (row for row in rows if late.matches(row, groups.get(row.group_id or "")))
         rows = [row for row in matching if row.job_id not in earlier]
     if request.cost:
-        rows = _with_dollars(rows)
+        from kinetic._jobs import job_cost
+
+        rates = job_cost.kept_rates(os.environ)
+        rows = [row._replace(dollars=job_cost.dollars_of(row.to_json(), row.zone, rates)) for row in rows]
     if not request.children:
         rows = fold_batches(rows, groups, earlier, {} if filters.statuses else _incomplete(rows, groups))
     return _sorted(rows, request.sort, reverse=request.reverse)[: request.limit]

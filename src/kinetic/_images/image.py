@@ -32,7 +32,7 @@ from kinetic._images.image_choice import GPU_DRIVER
 from kinetic._images.layers import Layer, Wheel, WrittenLayer
 from kinetic._images.lock import Lock
 from kinetic._images.wheels import WheelCache, disk_full
-from kinetic._wire import NamedTuple, folders
+from kinetic._wire import NamedTuple, documents, folders
 from kinetic.errors import ImageUnavailableError
 
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -195,7 +195,7 @@ class ImageBuilder:
             "config": _with_environment(base.config) | {"Labels": {LOCK_LABEL: lock.digest, KINDS_LABEL: kinds}},
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
         }
-        written = self._put_bytes(_json(config), CONFIG)
+        written = self._put_bytes(documents.write_ascii(config), CONFIG)
         plain = [{name: entry[name] for name in ("mediaType", "digest", "size")} for entry in entries]
         return self.registry.put_manifest(tag, _manifest(written, [*base.layers, *plain]))
 
@@ -353,7 +353,7 @@ def lock_page(lock: Lock) -> bytes:
     """Return what an image says of its own contents: enough to verify its layers."""
     wheels = [dataclasses.asdict(wheel) for wheel in lock.wheels]
     about = {"format": layers.FORMAT, "python": lock.platform.python, "platform": lock.platform.tag}
-    return _json(about | {"wheels": wheels})
+    return documents.write_ascii(about | {"wheels": wheels})
 
 
 def _packages(python: str) -> str:
@@ -371,8 +371,4 @@ def _with_environment(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _manifest(config: dict[str, Any], entries: Sequence[dict[str, Any]]) -> bytes:
-    return _json({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": list(entries)})
-
-
-def _json(page: Any) -> bytes:
-    return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()
+    return documents.write_ascii({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": list(entries)})

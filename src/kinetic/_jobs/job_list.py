@@ -200,7 +200,11 @@ def unremoved(target: Target, *, alone: bool = False) -> Iterator[tuple[Store, l
     with contextlib.suppress(KineticError):  # a read-only store can be listed
         scratch = own.local.root / SCRATCH if own.local is not None else None
         backend.sweep(scratch if scratch is not None and scratch.is_dir() else None, _read_page)  # none is made
-    _collect_if_due(own)
+    mark = config_home.collection_mark(environment.runtime(), own.url)
+    if folders.is_due(mark, time.time(), config_home.COLLECT_SECONDS, note=False):
+        from kinetic._maintenance import garbage_collection  # 4 ms; once a day
+
+        garbage_collection.collect_if_due(own, environment.home(), environment.runtime())
     there: set[str] = set()
     if not registry.is_here(target.backend.value):
         from kinetic._jobs import locate  # 20 ms; below, wherever more than the rows of the index is needed
@@ -221,14 +225,6 @@ def _unremoved_of(store: Store, named: set[str], there: set[str]) -> list[str]:
         there |= environment.local().places().keys()
         jobs = [name for name in jobs if name not in named or name in there or not _has_page(store, name)]
     return jobs
-
-
-def _collect_if_due(store: Store) -> None:
-    mark = config_home.collection_mark(environment.runtime(), store.url)
-    if folders.is_due(mark, time.time(), config_home.COLLECT_SECONDS, note=False):
-        from kinetic._maintenance import garbage_collection  # 4 ms; once a day
-
-        garbage_collection.collect_if_due(store, environment.home(), environment.runtime())
 
 
 def _read_page(store: Store, job_id: str) -> dict[str, Any] | None:

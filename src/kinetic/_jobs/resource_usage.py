@@ -255,7 +255,8 @@ def measurements_of(job: JobRecord, *, attempt: int | None = None) -> tuple[int,
         if found := _measured(job, store, number):
             return number, found
         past = locate.read_page(store, job.job_id)  # it may have been collected meanwhile
-    kept = _kept_in(past or {})
+    read = fields.nested(Measurements, measurements.READERS)
+    kept = [fields.read_one(read, each, "the history") for each in (past or {}).get("usage") or ()]
     last = max((each.attempt for each in kept), default=0) if attempt is None else attempt
     return last, sorted((each for each in kept if each.attempt == last), key=lambda each: each.host)
 
@@ -293,11 +294,6 @@ def _stored(store: Store, at: str, key: bytes | None) -> Measurements | None:
         return documents.open_page(PAGE, store, at, key)
     except KeyMissingError:
         return None
-
-
-def _kept_in(page: dict[str, Any]) -> list[Measurements]:
-    found = page.get("usage") or ()
-    return [fields.read_one(fields.nested(Measurements, measurements.READERS), each, "the history") for each in found]
 
 
 def to_keep(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:

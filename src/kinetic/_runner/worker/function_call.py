@@ -582,15 +582,10 @@ def _diagnosis(value: object) -> dict[str, Any]:
 def _why_unpicklable(part: object) -> BaseException | None:
     """Try to pickle a part of a value, and return what went wrong, or None."""
     try:
-        dump_value(part, _NullWriter(), anew=True)
+        dump_value(part, _Nowhere(), anew=True)
     except BaseException as error:  # noqa: BLE001 - user code
         return error
     return None
-
-
-class _NullWriter:
-    def write(self, data: object) -> None:
-        pass
 
 
 def fetch_order(store: Store, job_id: str, sha256: str, *, key: str, child: Mapping[str, Any] | None = None) -> Order:
