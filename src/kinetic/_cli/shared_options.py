@@ -59,13 +59,7 @@ def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [CompletionItem(incomplete, type="file")]
 
 
-if TYPE_CHECKING:
-    _Type = click.ParamType[float]
-else:
-    _Type = click.ParamType  # not generic before click 8.3
-
-
-class Duration(_Type):
+class Duration(click.ParamType):  # type: ignore[type-arg] # not generic before click 8.3
     """A duration in seconds; without a unit only where `bare` allows it, since a bare number could mean anything."""
 
     name = "duration"
@@ -85,7 +79,7 @@ class Duration(_Type):
         return found[0]
 
 
-class Moment(_Type):
+class Moment(click.ParamType):  # type: ignore[type-arg] # as above
     """A Unix time: some time ago, or a date and time of ISO 8601, by the clock of this machine if it names no zone."""
 
     name = "time"
