@@ -306,10 +306,7 @@ class LocalBackend:
 
     # ------------------------------------------------------------------------------------------------ Observer
 
-    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
-        return self._observe(names, at_once=False)
-
-    def _observe(self, names: Sequence[str], *, at_once: bool) -> dict[str, Observation]:
+    def observe(self, names: Sequence[str], *, at_once: bool = False) -> dict[str, Observation]:
         """Observe jobs; advance the queue first, at once or if this client did not do so for a while."""
         rows = self.queue.jobs(names)
         if any(row.state != "ended" for row in rows.values()) and (at_once or self._is_advance_due()):
@@ -370,10 +367,10 @@ class LocalBackend:
             if reader is not None:
                 reader.close()
             readers[name] = self._open_reader(name)
-            self._observe([name], at_once=reader is not None)
+            self.observe([name], at_once=reader is not None)
             return True
         has_changed = reader.wait(seconds)
-        self._observe([name], at_once=reader.has_ended)
+        self.observe([name], at_once=reader.has_ended)
         return has_changed
 
     def without_slot(self) -> AbstractContextManager[None]:
