@@ -114,7 +114,7 @@ class Preloading:
             self._in_vain += 1
             if self._in_vain >= _MISSES:
                 self._useless.append(wanted)
-            self._drop()
+            self.end()
         self._misses += 1
         waits = self._preloader is not None and (not self._preloader.is_ready or self._misses < _MISSES)
         if not waits and wanted != self._wanted:
@@ -123,7 +123,7 @@ class Preloading:
     def _begin(self, wanted: _Wanted, task: Task) -> None:
         if wanted in self._useless or not self._may_begin():
             return
-        self._drop()
+        self.end()
         with contextlib.suppress(OSError):  # no processes left
             usual = replace(task, environment=scheduler.allowed_variables(task.environment))
             entry = functools.partial(worker.wait_for_a_task, usual)
@@ -144,7 +144,7 @@ class Preloading:
                 self._spoilers.add(self._preloader.spoiler)
             else:
                 self._useless.append(self._wanted)
-            self._drop()
+            self.end()
 
     def _is_like(self, imports: Imports) -> bool:
         """Return whether what these imports do to an interpreter includes what was done to our process."""
@@ -168,20 +168,17 @@ class Preloading:
         try:
             return EarlyWorker(self._preloader.entry, self._libc, self._preloader.fork)
         except OSError:
-            self._drop()
+            self.end()
             return None
 
-    def _drop(self) -> None:
+    def end(self) -> None:
+        """End all processes of this."""
         if self._spare is not None:
             self._spare.end()
             self._spare = None
         if self._preloader is not None:
             self._preloader.end()
         self._preloader = self._wanted = None
-
-    def end(self) -> None:
-        """End all processes of this."""
-        self._drop()
 
 
 def _is_set_alike(one: Imports, other: Imports) -> bool:
