@@ -351,7 +351,7 @@ def manifest_of(
         holds=bool(removes),
         leader=job_manifests.first_host(request, kind) if request.placement.hosts > 1 else "",
         removes=removes,
-        store_requirement=_store_requirements(launch),
+        store_requirement=f"obstore=={obstore_client.version()}" if _needs(CLOUDS, launch) else "",
         runner_sha256=runner_sha256,
         key_offset=key_offset,
         was_assigned=bool(request.warm) and request.placement.hosts > 1,
@@ -403,11 +403,6 @@ def _secret_entries(launch: Launch) -> dict[str, bytes]:
     entries = {KEY_FILE: launch.key, ENVIRONMENT_FILE: json.dumps(dict(launch.captured)).encode()}
     entries |= {CACHE_KEY_FILE: launch.cache_key} if launch.cache_key else {}
     return entries | ({FOLLOWED_FILE: launch.followed} if launch.followed else {})
-
-
-def _store_requirements(launch: Launch) -> str:
-    """Return what a pod installs to open the stores of its job: obstore in this client's version, or nothing."""
-    return f"obstore=={obstore_client.version()}" if _needs(CLOUDS, launch) else ""
 
 
 def _needs(schemes: str | tuple[str, ...], launch: Launch) -> bool:

@@ -681,11 +681,6 @@ def owner_of(owned_by: Mapping[str, Any]) -> Manifest:
     return _owner_reference(owned_by["apiVersion"], owned_by["kind"], owner["name"], owner["uid"])
 
 
-def warm_secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:
-    """Return the Secret of a warm pod, which has the task that was assigned last."""
-    return secret(request, entries, owned_by) | {"immutable": False}
-
-
 def warm_guard_seconds(most_seconds: float) -> int:
     """Return when the server ends a warm pod that has not ended by itself.
 
@@ -726,13 +721,13 @@ def group_secret(
 def runner_config_map(namespace: str, version: str, digest: str, files: Mapping[str, bytes]) -> Manifest:
     """Return the ConfigMap with the runner: one for each version and namespace, shared by all jobs, never changed."""
     about = _metadata(runner_name(version, digest), namespace, {APP_LABEL: APP, RUNNER_LABEL: digest[:32]})
-    data = _encoded("the runner is", files)
+    data = encoded(files, "the runner is")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "binaryData": data}
 
 
 def _secret(about: Manifest, entries: Mapping[str, bytes]) -> Manifest:
-    data = _encoded("the captured environment variables are", entries)
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "type": "Opaque", "immutable": True, "data": data}
+    found = {"apiVersion": "v1", "kind": "Secret", "metadata": about, "type": "Opaque", "immutable": True}
+    return {**found, "data": encoded(entries)}
 
 
 def _metadata(name: str, namespace: str, labels: dict[str, str]) -> Manifest:
@@ -743,13 +738,8 @@ def _owner_reference(version: str, kind: str, name: str, uid: str) -> Manifest:
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": False}
 
 
-def encoded_entries(entries: Mapping[str, bytes]) -> dict[str, str]:
-    """Return what a Secret has of such entries."""
-    return _encoded("the captured environment variables are", entries)
-
-
-def _encoded(what: str, entries: Mapping[str, bytes]) -> dict[str, str]:
-    """Encode entries in base64, or raise a LaunchError if they are too large."""
+def encoded(entries: Mapping[str, bytes], what: str = "the captured environment variables are") -> dict[str, str]:
+    """Encode the entries of a Secret or a ConfigMap in base64, or raise a LaunchError if they are too large."""
     size = sum(map(len, entries.values()))
     if size > MOST_OBJECT_BYTES:
         raise LaunchError(

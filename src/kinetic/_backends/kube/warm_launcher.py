@@ -199,7 +199,7 @@ class WarmLauncher:
         self._launcher.keep_runner()
         try:
             entries = {KEY_FILE: key} | ({warm_pods.ASSIGNMENT_FILE: assignment} if assignment else {})
-            client.create(SECRET, job_manifests.warm_secret(request, entries, made))
+            client.create(SECRET, job_manifests.secret(request, entries, made) | {"immutable": False})
             step("client:warm-secret-created")
             if kind is JOB and hosts > 1:
                 client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
@@ -364,7 +364,7 @@ class WarmLauncher:
         """Put a task into the pod's Secret, for a pod that cannot be reached otherwise or is started again."""
         entries = {KEY_FILE: key, warm_pods.ASSIGNMENT_FILE: assignment}
         name = job_manifests.object_name(state.name)
-        self._client().patch(SECRET, name, {"data": job_manifests.encoded_entries(entries)})
+        self._client().patch(SECRET, name, {"data": job_manifests.encoded(entries)})
 
     def start_cold(self, job_id: str, entries: Callable[[], Mapping[str, bytes]] | None = None) -> bool:
         """Start a task in a pod of its own: its Job is resumed, and no longer the warm pod's.
