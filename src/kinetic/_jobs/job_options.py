@@ -15,7 +15,7 @@ from kinetic._wire import NamedTuple
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 # A wildcard never matches these: they describe this machine, and would break another one.
@@ -169,13 +169,7 @@ class Options(NamedTuple):
         _check_volumes(options.volumes)
         options = options._replace(
             capture_env_vars=check(options.capture_env_vars),
-            deadline=_seconds(options.deadline),
-            resources=_checked_resources(options.resources),
-            retries=_checked_retries(options.retries),
-            keep_warm=_kept_seconds(options.keep_warm),
-            tags=_checked_tags(options.tags),
-            on_done=_checked_targets(options.on_done),
-            after=_checked_after(options.after),
+            **{name: rule(each) for name, rule in _RULES.items() if (each := getattr(options, name)) is not None},
         )
         options.placement()
         return options
@@ -239,18 +233,14 @@ def _check_volumes(volumes: object) -> None:
     data.check_volumes(volumes)
 
 
-def _checked_resources(written: object) -> dict[str, object] | None:
-    if written is None:
-        return None
+def _checked_resources(written: object) -> dict[str, object]:
     from kinetic._config import options  # 8 ms with dataclasses; only for those who use it
 
     return options.checked_resources(written)
 
 
-def _seconds(written: object) -> float | None:
+def _seconds(written: object) -> float:
     """Read a deadline: a number of seconds, or a text such as "10m"."""
-    if written is None:
-        return None
     if isinstance(written, bool) or not (isinstance(written, str) or hasattr(type(written), "__float__")):
         raise OptionTypeError(
             f"deadline={written!r} is not a number of seconds", next='deadline=3600, or deadline="1h"'
@@ -278,10 +268,10 @@ def _seconds(written: object) -> float | None:
     return seconds
 
 
-def _kept_seconds(written: object) -> float | None:
+def _kept_seconds(written: object) -> float:
     """Read how long a pod stays: as a deadline, or 0 for not at all."""
-    if written is None or (not isinstance(written, bool) and str(written).strip() in {"0", "0.0"}):
-        return None if written is None else 0.0
+    if not isinstance(written, bool) and str(written).strip() in {"0", "0.0"}:
+        return 0.0
     try:
         return _seconds(written)
     except OptionError as error:
@@ -293,9 +283,7 @@ def _kept_seconds(written: object) -> float | None:
         ) from None
 
 
-def _checked_retries(value: object) -> int | None:
-    if value is None:
-        return None
+def _checked_retries(value: object) -> int:
     value = whole_number("retries", value, advice="retries=3")
     if value < 0:
         raise OptionError(
@@ -320,17 +308,13 @@ def check_not_huge(name: str, value: int, advice: str = "write a smaller number"
         raise OptionError(f"{name} is too large", why=f"it can be {_MOST} at most", next=advice)
 
 
-def _checked_tags(value: object) -> dict[str, str] | None:
-    if value is None:
-        return None
+def _checked_tags(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
         raise OptionTypeError(f"tags={value!r} must map strings to strings", next='tags={"sweep": "lr"}')
     return dict(value)
 
 
-def _checked_targets(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
+def _checked_targets(value: object) -> tuple[str, ...]:
     targets = (value,) if isinstance(value, str) else value
     if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
         raise OptionTypeError(
@@ -343,10 +327,8 @@ def _checked_targets(value: object) -> tuple[str, ...] | None:
     return tuple(targets)
 
 
-def _checked_after(value: object) -> tuple[Any, ...] | None:
+def _checked_after(value: object) -> tuple[Any, ...]:
     """Read the handles of what a job follows: those of jobs and of batches have a method that says so."""
-    if value is None:
-        return None
     handles = tuple(value) if isinstance(value, list | tuple) else (value,)
     for handle in handles:
         if not hasattr(type(handle), FOLLOWED):
@@ -357,6 +339,17 @@ def _checked_after(value: object) -> tuple[Any, ...] | None:
                 next=advice,
             )
     return handles
+
+
+_RULES: dict[str, Callable[[object], Any]] = {
+    "deadline": _seconds,
+    "resources": _checked_resources,
+    "retries": _checked_retries,
+    "keep_warm": _kept_seconds,
+    "tags": _checked_tags,
+    "on_done": _checked_targets,
+    "after": _checked_after,
+}
 
 
 class Fallback(str):
