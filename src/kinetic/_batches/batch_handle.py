@@ -22,7 +22,7 @@ from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._wire import keys
 from kinetic._wire.records import Group
-from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError, OptionError
+from kinetic.errors import BatchNotFoundError, JobTimeoutError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -331,22 +331,14 @@ def find_batch(word: str, stores: Sequence[Store]) -> tuple[Group, Store]:
     look = _with_name if is_name else _with_id
     if (found := look(stores, word)) is not None:
         return found
-    looked_in = [*stores]
-    for store, _ in environment.noted_stores(stores):
-        try:
-            found = look([store], word)
-        except OptionError:  # several match
-            raise
-        except KineticError:  # it may be of a cluster that is gone
-            continue
-        if found is not None:
-            return found
-        looked_in.append(store)
+    found, elsewhere = job_list.look_elsewhere(stores, lambda store: look([store], word))
+    if found is not None:
+        return found
     if not word:
         keys.check_group_id(word)
     raise BatchNotFoundError(
         f"no batch has the name {word!r}" if is_name else f"no batch {word} was found",
-        why=f"looked in {' and '.join(store.url for store in looked_in)}; "
+        why=f"looked in {' and '.join(store.url for store in (*stores, *elsewhere))}; "
         "a batch that was cleaned up can no longer be attached",
         next="kinetic batch list",
     )

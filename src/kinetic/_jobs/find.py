@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.registry import is_here
 from kinetic._config import target as settings
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kinetic._config.target import Target
     from kinetic._jobs.handle import JobHandle
 
-T = TypeVar("T")
 _NAMED = 5  # in a message
 
 
@@ -55,17 +54,12 @@ def find_record(job_id: str, target: Target) -> JobRecord:
             return found
     if (found := _by_word(stores, job_id)) is not None:
         return found
-    elsewhere: list[Store] = []
-    for store, _ in environment.noted_stores(stores):
-        try:
-            found = _known(store, job_id) if keys.is_made(job_id) else _by_word([store], job_id)
-        except OptionError:  # several match
-            raise
-        except KineticError:  # it may be of a cluster that is gone
-            continue
-        if found is not None:
-            return found
-        elsewhere.append(store)
+    is_made = keys.is_made(job_id)
+    found, elsewhere = job_list.look_elsewhere(
+        stores, lambda store: _known(store, job_id) if is_made else _by_word([store], job_id)
+    )
+    if found is not None:
+        return found
     if not keys.is_job_id(job_id.rstrip("-")):
         keys.check_job_id(job_id)
     raise _not_found(stores, job_id, elsewhere)

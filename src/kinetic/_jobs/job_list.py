@@ -24,7 +24,7 @@ from kinetic._jobs.index import OF_OTHERS, Row, page_entries, page_names, rows_o
 from kinetic._stores import open_store
 from kinetic._stores.protocol import CLOUDS, SCRATCH
 from kinetic._wire import NamedTuple, folders, keys
-from kinetic.errors import KineticError
+from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._config.target import Target
@@ -181,6 +181,22 @@ def everywhere(stores: Sequence[Store], find: Callable[[Store], Iterable[T]]) ->
             if not found:
                 raise
     return found
+
+
+def look_elsewhere(known: Sequence[Store], look: Callable[[Store], T | None]) -> tuple[T | None, list[Store]]:
+    """Look in the stores to which jobs were sent lately; return what was found first, and where it was not."""
+    looked_in: list[Store] = []
+    for store, _ in environment.noted_stores(known):
+        try:
+            found = look(store)
+        except OptionError:  # several match
+            raise
+        except KineticError:  # it may be of a cluster that is gone
+            continue
+        if found is not None:
+            return found, looked_in
+        looked_in.append(store)
+    return None, looked_in
 
 
 def ids(store: Store) -> list[str]:
