@@ -104,13 +104,9 @@ def _login_in(file: Path, host: str, repository: str, environ: Mapping[str, str]
     page = _read(file)
     names = [_DOCKER_HUB_KEY, host] if host == DOCKER_HUB else [host, f"https://{host}"]
     parts = repository.split("/") if repository else []
-    for name in ("/".join([host, *parts[:end]]) for end in range(len(parts), 0, -1)):
-        entry = (page.get("auths") or {}).get(name)
-        if isinstance(entry, dict) and (login := _login_of(entry, file, name)) is not None:
-            return login
     helpers = page.get("credHelpers") or {}
-    for name in names:
-        helper = helpers.get(name) or page.get("credsStore")
+    for name in (*("/".join([host, *parts[:end]]) for end in range(len(parts), 0, -1)), *names):
+        helper = (helpers.get(name) or page.get("credsStore")) if name in names else ""
         if helper and (login := _ask_helper(str(helper), name, file, environ)) is not None:
             return login
         entry = (page.get("auths") or {}).get(name)
