@@ -374,18 +374,15 @@ class QueueSource:
             elif now.stop:
                 self._queue.end(job_id, "ended")
             return ()  # else another supervisor has it: the queue was rebuilt before it could know of this one
-        values = None
-        if self.task.after:
-            values = self._values_of_predecessors()
-            if values is None:
+        task = process.with_workspace(self.task)
+        if task.after:
+            if (values := self._values_of_predecessors()) is None:
                 return ()
+            task = replace(task, values=values)
         function_call.keep_shared(self.store, self.task)
         marks = {recovery.SUPERVISOR_VARIABLE: process.name, "KINETIC_ATTEMPT": str(note.attempt)}
         self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
-        task = process.with_workspace(self.task)
-        if values is not None:
-            task = replace(task, values=values)
         tasks = runtime_files.tasks_of(
             self._paths,
             task,

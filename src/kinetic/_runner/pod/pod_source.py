@@ -341,12 +341,11 @@ class PodSource:
             times = f"{container.MOST_BRIEF} attempts in a row ended within {container.BRIEF_SECONDS:g} s"
             self._give_up("infrastructure", f"{times}, the last one as {self._brief}; the function may end its own pod")
             return ()
-        values = None
-        if self.task.after:
-            values = self._values_of_predecessors()
-            if values is None:
+        task = self.task
+        if task.after:
+            if (values := self._values_of_predecessors()) is None:
                 return ()
-        task = self.task if values is None else replace(self.task, values=values)
+            task = replace(task, values=values)
         return (container.task_of(task, self.place, note.attempt, self.environ),)
 
     def _values_of_predecessors(self) -> list[dict[str, object]] | None:
