@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_launcher, job_manifests, object_status, pod_exec, preflight
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.job_manifests import JobRequest
     from kinetic._backends.protocol import Launch
 
-T = TypeVar("T")
 _DIGEST = 16  # hexadecimal digits
 _CHECK_TRIES = _TURNS = 3
 _BEGUN_SECONDS = 10.0  # how long a look for warm pods is believed that was begun before it was needed
