@@ -97,22 +97,15 @@ def remote_builders(
 def _submit_build(submit: Callable[..., JobHandle], options: Options, build: BuildCall) -> JobHandle:
     """Submit the job that builds an image, where jobs with these options run."""
     disk = {"disk": f"{build.size_bytes * 3 // (1 << 30) + 2}Gi"} if build.size_bytes > _MUCH else None
-    wanted = options.changed(
+    wanted = Options.checked(
+        **options.place,
         accelerator="cpu",
         container_image=f"python:{build.python}" if build.compiles else f"python:{build.python}-slim",
-        capture_env_vars=None,
-        volumes=None,
+        base_image_repo=options.base_image_repo,
         spot=False,
-        output_dir=None,
-        debug=False,
         deadline=_MOST_SECONDS,
         resources=disk,
         retries=0,
-        name=None,
-        tags=None,
-        on_done=None,
-        after=None,
-        keep_warm=None,
     )
     outside = {name: value for name, value in os.environ.items() if name != "KINETIC_PACKAGE_ROOT"}
     plan = root.find_root(build.function, environ=outside)
