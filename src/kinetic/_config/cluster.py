@@ -222,10 +222,6 @@ def _labels(text: str) -> dict[str, str]:
     return _pairs(text, "label", _is_label_value)
 
 
-def _own_labels(text: str) -> dict[str, str]:
-    return _not_ours(_labels(text))
-
-
 def _annotations(text: str) -> dict[str, str]:
     return _not_ours(_pairs(text, "annotation", lambda _: True))
 
@@ -345,7 +341,7 @@ _KINDS = {
     "store_secret": _Kind("Secret name", "store", _name),
     "node_selector": _Kind("node selector", "pool=gpus,zone=a", _labels),
     "tolerations": _Kind("list of taints", "dedicated=research:NoSchedule,gpu", _tolerations),
-    "labels": _Kind("list of labels", "team=vision,cost-center=42", _own_labels),
+    "labels": _Kind("list of labels", "team=vision,cost-center=42", lambda text: _not_ours(_labels(text))),
     "annotations": _Kind("list of annotations", "linkerd.io/inject=disabled", _annotations),
     "config_maps": _Kind("list of ConfigMap names", "proxy,packages", _names),
     "volume_claims": _Kind("list of volumes", "/datasets=datasets:ro,/scratch=scratch", _volume_claims),

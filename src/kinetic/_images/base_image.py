@@ -18,7 +18,7 @@ from kinetic._images.lock import GLIBC, NEWEST_GLIBC, Platform
 from kinetic._wire import folders
 from kinetic.errors import ImageError, ImageUnavailableError, KineticError
 
-SUITE = "bookworm"  # Debian 12: glibc 2.36, which every wheel of TPUs and GPUs of 2026 takes
+SUITE = "bookworm"  # Debian 12: every wheel of TPUs and GPUs of 2026 takes its glibc 2.36; tags without a suite move on
 # Where the official image is: Google's cache of what is asked for often, without login and limits; then Docker Hub.
 SOURCES = ("mirror.gcr.io/library/python", "docker.io/library/python")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -65,11 +65,6 @@ class BaseImage:
         given = dict(line.partition("=")[::2] for line in self.config.get("Env", ()))
         version = str(given.get("PYTHON_VERSION", ""))
         return version if version.startswith(f"{self.python}.") else ""
-
-
-def tag_for(python: str) -> str:
-    """Return the tag of the official image, e.g. "3.12-slim-bookworm": the suite named, for plain tags move on."""
-    return f"{python}-slim-{SUITE}"
 
 
 def read(registry: Registry, reference: str, *, machine: str, python: str, glibc: str) -> BaseImage:
@@ -123,7 +118,7 @@ def find(
         ImageUnavailableError: No source has it; the causes of all of them are named.
     """
     tried: list[str] = []
-    for name in (named,) if named else [f"{source}:{tag_for(python)}" for source in SOURCES]:
+    for name in (named,) if named else [f"{source}:{python}-slim-{SUITE}" for source in SOURCES]:
         reference = Reference.parse(name)
         try:
             with connect(reference) as registry:

@@ -48,7 +48,9 @@ def between(before: Locked, after: Locked, kind: str) -> Difference:
         raise _refused(f"{(*new.to_build, *old.to_build)[0]} is built from source")
     here = {wheel.name: wheel for wheel in old.wheels}
     wanted = {wheel.name: wheel for wheel in new.wheels}
-    wheels = tuple(wheel for name, wheel in sorted(wanted.items()) if _sha256(here.get(name)) != wheel.sha256)
+    wheels = tuple(
+        wheel for name, wheel in sorted(wanted.items()) if name not in here or here[name].sha256 != wheel.sha256
+    )
     removed = sorted(here.keys() - wanted.keys())
     names = [wheel.name for wheel in wheels]
     if loaded := sorted(_LOADED.intersection(names)):
@@ -87,10 +89,6 @@ def requirements_of(
         own = replace(lock, wheels=found.wheels, text="")
         layers = asdict(Artifact.within(stored_layers.page_of(stored_layers.ensure(own, store, environ))))
     return {"layers": layers, "hidden": list(found.hidden), "text": found.text, "below": dict(below) if below else None}
-
-
-def _sha256(wheel: Wheel | None) -> str:
-    return wheel.sha256 if wheel is not None else ""
 
 
 def _refused(why: str) -> ImageBuildError:

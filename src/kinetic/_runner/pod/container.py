@@ -179,7 +179,7 @@ def environment(
         "KINETIC_HOST_COUNT": str(task.hosts),
         "KINETIC_SLICE_COUNT": str(task.slices) if task.slices > 1 else "",
     }
-    found = {**jax_platforms(task.kind), **environ}
+    found = {**({"JAX_PLATFORMS": PLATFORMS[task.kind]} if task.kind in PLATFORMS else {}), **environ}
     found["JOB_ID"] = task.job_id  # this and the next one: for programs written for the package that this one replaces
     if task.store_url.startswith("gs://"):
         found["GCS_BUCKET"] = task.store_url.removeprefix("gs://").partition("/")[0]
@@ -187,10 +187,6 @@ def environment(
 
 
 # ------------------------------------------------------------------------------------------------------------- devices
-
-
-def jax_platforms(kind: str) -> dict[str, str]:
-    return {"JAX_PLATFORMS": PLATFORMS[kind]} if kind in PLATFORMS else {}
 
 
 def check_accelerator(kind: str, count: int, *, required: bool) -> None:
