@@ -228,9 +228,7 @@ def request_of(
     if group_name is not None and not isinstance(group_name, str):
         raise OptionTypeError(f"name={group_name!r} is not a string")
     group_name = options.name if group_name is None else group_name
-    tags = (options.tags or {}) if tags is None else tags
-    if not isinstance(tags, Mapping) or not all(isinstance(word, str) for item in tags.items() for word in item):
-        raise OptionTypeError(f"tags={tags!r} must map strings to strings", next='tags={"sweep": "lr"}')
+    tags = (options.tags or {}) if tags is None else job_options.checked_tags(tags)
     collected = input_list(inputs)
     if max_concurrent is None and len(collected) > _MANY:
         output.warn(f"{len(collected)} jobs are submitted at once; max_concurrent=64 submits them as others end")

@@ -308,7 +308,8 @@ def check_not_huge(name: str, value: int, advice: str = "write a smaller number"
         raise OptionError(f"{name} is too large", why=f"it can be {_MOST} at most", next=advice)
 
 
-def _checked_tags(value: object) -> dict[str, str]:
+def checked_tags(value: object) -> dict[str, str]:
+    """Return tags, or refuse what is none."""
     if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
         raise OptionTypeError(f"tags={value!r} must map strings to strings", next='tags={"sweep": "lr"}')
     return dict(value)
@@ -346,7 +347,7 @@ _RULES: dict[str, Callable[[object], Any]] = {
     "resources": _checked_resources,
     "retries": _checked_retries,
     "keep_warm": _kept_seconds,
-    "tags": _checked_tags,
+    "tags": checked_tags,
     "on_done": _checked_targets,
     "after": _checked_after,
 }
