@@ -129,15 +129,14 @@ def _seal_cancelled(job: JobRecord, tracker: BatchTracker) -> None:
 def cancel(batch: Batch) -> None:
     """Stop the driver, wherever it is, and cancel what has not ended."""
     tracker = batch._get_tracker()
+    tracker.refresh(whole=True)  # what has ended is left alone
     if not isinstance(tracker, BatchTracker):
-        tracker.refresh(whole=True)  # what has ended is left alone
         for job in [batch.jobs[index] for index in sorted(tracker.active)]:
             if job is not None:
                 with _warn_on_error(job.job_id, "cancelled"):
                     job.cancel()
         tracker.refresh(whole=True)
         return
-    tracker.refresh(whole=True)
     if tracker.active:
         tracker.backend.check_stop()
     if not tracker.was_removed():  # else that would be all that there is of it
