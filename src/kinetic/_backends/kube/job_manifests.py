@@ -496,11 +496,7 @@ def job_set(request: JobRequest) -> Manifest:
     # Which failures of the hosts' Job restart all of them. The first rule that matches counts.
     rules = [
         {"name": "verdict", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy", "DeadlineExceeded"]},
-        {
-            "name": "disruption",
-            "action": again,
-            "onJobFailureReasons": ["BackoffLimitExceeded"],
-        },
+        {"name": "disruption", "action": again, "onJobFailureReasons": ["BackoffLimitExceeded"]},
     ]
     spec = {
         "suspend": True,
@@ -565,8 +561,7 @@ def indexed_job(request: JobRequest) -> Manifest:
 def service(request: JobRequest, uid: str) -> Manifest:
     """Return the headless Service that gives the hosts of an Indexed Job their names; the Job (uid) owns it."""
     name = resource_name(JOB, request.job_id, request.placement.hosts)
-    about = _metadata(name, request.namespace, request.labels())
-    about["ownerReferences"] = [_owner_reference("batch/v1", "Job", name, uid)]
+    about = _metadata(name, request.namespace, request.labels(), _owner_reference("batch/v1", "Job", name, uid))
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,  # hosts look for each other before they are ready
@@ -582,8 +577,7 @@ def pod_group(request: JobRequest, owned_by: Manifest) -> Manifest:
     their nodes each, and wait for the other half.
     https://volcano.sh/en/docs/podgroup/
     """
-    about = _metadata(object_name(request.job_id), request.namespace, request.labels())
-    about["ownerReferences"] = [owner_of(owned_by)]
+    about = _metadata(object_name(request.job_id), request.namespace, request.labels(), owner_of(owned_by))
     spec = {
         "minMember": request.placement.hosts,
         "queue": (request.settings.annotations or {}).get(POD_GROUP_QUEUE),
@@ -624,8 +618,7 @@ def coordinator(request: JobRequest, kind: Kind) -> str:
 def first_host(request: JobRequest, kind: Kind) -> str:
     """Return the name of the first host of a slice in the network of pods."""
     name = resource_name(kind, request.job_id, request.placement.hosts)
-    first = f"{name}-{SLICE_PREFIX}-0-0" if kind == JOB_SET else f"{name}-0"
-    return f"{first}.{name}"
+    return f"{jobs_name(kind, name)}-0.{name}"
 
 
 def jobs_name(kind: Kind, name: str) -> str:
@@ -662,8 +655,7 @@ def outside_of_queues(labels: Mapping[str, str], default_queue: str) -> dict[str
 
 def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest) -> Manifest:
     """Return the Secret of one job, whose entries become files of the pod; what makes the pods owns it."""
-    about = _metadata(object_name(request.job_id), request.namespace, request.labels())
-    about["ownerReferences"] = [owner_of(owned_by)]
+    about = _metadata(object_name(request.job_id), request.namespace, request.labels(), owner_of(owned_by))
     return _secret(about, entries)
 
 
@@ -671,8 +663,7 @@ def secret_again(made: Manifest, job_id: str, entries: Mapping[str, bytes]) -> M
     """Return the Secret of a job whose object is there, in place of one that is gone."""
     about = made["metadata"]
     labels = {name: value for name, value in about["labels"].items() if name not in {QUEUE_LABEL, WARM_LABEL}}
-    found = _metadata(object_name(job_id), about["namespace"], labels) | {"ownerReferences": [owner_of(made)]}
-    return _secret(found, entries)
+    return _secret(_metadata(object_name(job_id), about["namespace"], labels, owner_of(made)), entries)
 
 
 def owner_of(owned_by: Mapping[str, Any]) -> Manifest:
@@ -730,8 +721,9 @@ def _secret(about: Manifest, entries: Mapping[str, bytes]) -> Manifest:
     return {**found, "data": encoded(entries)}
 
 
-def _metadata(name: str, namespace: str, labels: dict[str, str]) -> Manifest:
-    return {"name": name, "namespace": namespace, "labels": labels}
+def _metadata(name: str, namespace: str, labels: dict[str, str], *owners: Manifest) -> Manifest:
+    about = {"name": name, "namespace": namespace, "labels": labels}
+    return about | ({"ownerReferences": [*owners]} if owners else {})
 
 
 def _owner_reference(version: str, kind: str, name: str, uid: str) -> Manifest:

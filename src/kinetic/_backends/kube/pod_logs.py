@@ -38,8 +38,7 @@ _STEP_SECONDS = 2.0  # and so much may be the difference between two clocks of o
 def _since(pod: Object) -> dict[str, str | int | bool]:
     """Return what of a pod's log to ask for: of a warm pod nothing older than the job."""
     found = pod.get(WARM_SINCE)
-    query: dict[str, str | int | bool] = {}
-    return query | {"sinceTime": keys.format_utc(found - _STEP_SECONDS)} if found else query
+    return {"sinceTime": keys.format_utc(found - _STEP_SECONDS)} if found else {}
 
 
 def read_log(
@@ -253,9 +252,7 @@ class VerdictFollower(LogFollower):
                 held = held[-len(self._line) :]
         except AccessDeniedError:
             return True
-        except KineticError:
-            pass
-        except ConnectionError:
+        except (KineticError, ConnectionError):
             pass
         return False
 
