@@ -38,8 +38,8 @@ def files() -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def written() -> Iterator[tuple[Path, Callable[[Mapping[str, Any]], Any]]]:
-    """Write the project into a folder; yield it and its function, which can be submitted meanwhile."""
+def written() -> Iterator[Callable[[Mapping[str, Any]], Any]]:
+    """Write the project into a folder; yield its function, which can be submitted meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kinetic-image-build-") as name:
         folder = Path(name).resolve()
         for path, data in files().items():
@@ -51,6 +51,6 @@ def written() -> Iterator[tuple[Path, Callable[[Mapping[str, Any]], Any]]]:
         sys.modules[NAME] = module
         try:
             spec.loader.exec_module(module)
-            yield folder, module.build
+            yield module.build
         finally:
             del sys.modules[NAME]

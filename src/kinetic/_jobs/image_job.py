@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Any
 
 from kinetic._config import home
@@ -70,7 +69,6 @@ class BuildCall(NamedTuple):
 
     function: Callable[[Mapping[str, Any]], Any]
     page: Mapping[str, Any]
-    project: Path  # the folder that is sent
     secrets: Mapping[str, str]  # variables for the Secret of the job
     job_id: str
     size_bytes: int  # of the wheels: how much disk the job needs follows from it
@@ -230,13 +228,13 @@ class PodBuilder:
         self._job_id = job_id
         try:
             carried = self._carried(request)
-            with builder_project.written() as (project, function):
+            with builder_project.written() as function:
                 secrets = {name: value for name, value in self._environ.items() if name.startswith("UV_") and value}
                 secrets = {name: value for name, value in secrets.items() if name in _INDEXES or "INDEX_" in name}
                 secrets[pod_build.LOGINS] = json.dumps(logins(request, self._environ))
                 size = sum(wheel.size_bytes for wheel in request.lock.wheels)
                 python = request.lock.platform.python
-                call = BuildCall(function, request.to_json() | {"carried": carried}, project, secrets, job_id, size,
+                call = BuildCall(function, request.to_json() | {"carried": carried}, secrets, job_id, size,
                                  python, bool(request.lock.to_build))  # fmt: skip
                 return self._submit(call), True
         except KineticError as error:

@@ -484,8 +484,3 @@ def task_page(job: Mapping[str, Any]) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST]
-
-
-def unlike(state: WarmState, wanted: Mapping[str, str]) -> list[str]:
-    """Return the words for what a job asks for and a warm pod does not have."""
-    return [word for word, value in wanted.items() if state.fits.get(word) != value]
