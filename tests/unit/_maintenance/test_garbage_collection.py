@@ -190,6 +190,26 @@ def test_what_killed_submissions_left_goes_after_seven_days_and_no_job_or_batch(
     assert swept == (garbage_collection.Removed(payloads=4, size_bytes=200) if goes else NOTHING)
 
 
+class SubmittedMeanwhile(FileStore):
+    """A client that was suspended for long writes record and manifest of its job and batch, after they were listed."""
+
+    def entries(self, prefix, *, after=""):
+        found = list(super().entries(prefix, after=after))
+        if prefix in {keys.job(JOB), keys.group(GROUP)}:
+            self.put(keys.record(JOB) if prefix == keys.job(JOB) else keys.group_manifest(GROUP), b"{}")
+        return iter(found)
+
+
+def test_a_job_or_batch_whose_submission_ends_while_its_files_are_listed_keeps_them(store, home, runtime) -> None:
+    sent = [keys.arguments(JOB), keys.order(JOB), keys.group_inputs(GROUP, 0)]
+    for key in sent:
+        store.put(key, b"x" * 50)
+        aged(store.root / key, 400)
+
+    assert sweep(SubmittedMeanwhile(store.root), home, runtime) == NOTHING
+    assert [store.size(key) for key in sent] == [50] * 3
+
+
 def test_a_clock_of_this_machine_that_is_wrong_removes_no_submission_to_a_bucket(home, runtime) -> None:
     bucket = open_store("memory://submissions")
     bucket.put(keys.group_inputs(GROUP, 0), b"x" * 10)
@@ -230,6 +250,28 @@ def test_data_stays_however_old_until_the_job_that_reads_it_has_its_verdict(stor
     assert sweep(store, home, runtime) == NOTHING
     store.put(keys.result(JOB), b"")
     assert sweep(store, home, runtime).data == 2
+
+
+class KilledAfterOne(FileStore):
+    """A process that is killed when it has removed one object."""
+
+    def delete(self, key):
+        super().delete(key)
+        raise KeyboardInterrupt
+
+
+def test_a_manifest_goes_before_what_it_promises_since_a_client_that_finds_it_sends_no_data(
+    store, home, runtime
+) -> None:
+    blob, manifest = keys.data_blob("b" * 64), keys.data_manifest("a" * 64, "c" * 64)
+    for key in (blob, manifest):
+        store.put(key, b"x" * 10)
+        aged(store.root / key, 400)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(KilledAfterOne(store.root), home, runtime)
+
+    assert (store.size(manifest), store.size(blob)) == (None, 10)
 
 
 class UsedMeanwhile(FileStore):
@@ -371,6 +413,18 @@ def test_a_history_record_goes_after_thirty_days(store, home, runtime) -> None:
     sweep(store, home, runtime)
 
     assert [entry.key for entry in store.entries("history/")] == [keys.history(f"{JOB}000000")]
+
+
+def test_a_history_record_stays_as_long_as_what_it_is_about(store, home, runtime) -> None:
+    other = f"{JOB}000000"
+    for name in (JOB, other):
+        store.put(keys.history(name), documents.write({"schema": 1, "job_id": name}))
+        aged(store.root / keys.history(name), 31)
+    store.put(keys.record(JOB), b"{}")
+
+    sweep(store, home, runtime)
+
+    assert [entry.key for entry in store.entries("history/")] == [keys.history(JOB)], "else it would look as if it ran"
 
 
 def test_what_is_not_kinetic_s_stays_where_the_home_or_the_store_is_a_folder_that_the_user_had(

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from kinetic._backends.local import expired_files, notifier
+from kinetic._backends.local import expired_files, notifier, runtime_files
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.data import file_cache
+from kinetic._stores.files import FileStore
 from kinetic._wire import documents, keys
 
 DAY = 24 * 3600.0
@@ -86,6 +87,74 @@ def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(site):
     expired_files.sweep(paths, queue, scratch)
 
     assert [path.name for path in paths.jobs.iterdir()] == [new]
+
+
+def test_what_a_killed_submission_left_goes_after_a_day_and_no_result_nor_what_a_client_is_sending(site, tmp_path):
+    paths, queue, scratch = site
+    store = FileStore(tmp_path)
+    left, decided, held, new = (f"cpu-train-20261120-143000-1a2b3c{number}" for number in range(4))
+    for name in (left, decided, held, new):
+        store.put(keys.order(name), b"{}")
+        store.put(keys.arguments(name), b"x")
+        _aged(tmp_path / keys.order(name), DAY + 60)
+        _aged(tmp_path / keys.arguments(name), DAY + 60)
+        paths.job(name).mkdir()
+    store.put(keys.result(decided), b"x")
+    _aged(tmp_path / keys.result(decided), DAY + 60)
+    os.utime(tmp_path / keys.arguments(new))
+    submission = runtime_files.take_lock(paths.submitting(held))  # of a client whose machine was suspended
+    for name in (left, held):
+        _aged(paths.job(name), DAY + 60)
+
+    expired_files.sweep(paths, queue, scratch)
+    submission.release()
+
+    assert sorted(filter(keys.is_made, store.folders(""))) == [decided, held, new]
+    assert sorted(path.name for path in paths.jobs.iterdir()) == [decided, held, new]
+
+
+def test_what_a_killed_submission_of_a_batch_left_stays_until_all_of_it_is_a_day_old(site, tmp_path):
+    paths, queue, scratch = site
+    store = FileStore(tmp_path)
+    left, new = "grp-00000001", "grp-00000002"
+    for name in (left, new):
+        for key in (keys.group_inputs(name, 0), keys.group_clock(name)):
+            store.put(key, b"x")
+            _aged(tmp_path / key, DAY + 60)
+    os.utime(tmp_path / keys.group_inputs(new, 0))
+
+    expired_files.sweep(paths, queue, scratch)
+
+    assert list(store.folders(keys.GROUPS)) == [new]
+
+
+def test_a_removal_that_was_killed_is_completed_and_takes_neither_a_value_nor_a_job_that_runs(site, tmp_path):
+    paths, queue, scratch = site
+    store = FileStore(tmp_path)
+    pages = {"all": {"artifacts_removed": True}, "but its value": {}, "runs": {}, "known to none": None}
+    for name, page in pages.items():
+        _job(paths, queue, name, ended=None if name == "runs" else 60)
+        store.put(keys.result(name), b"value")
+        if page is not None:
+            store.put(keys.history(name), b"{}")
+
+    expired_files.sweep(paths, queue, scratch, lambda _, name: pages[name])
+
+    assert sorted(row.job_id for row in queue.rows()) == ["known to none", "runs"]
+    assert sorted(path.name for path in paths.jobs.iterdir()) == ["known to none", "runs"]
+    assert [name for name in pages if store.size(keys.result(name)) is None] == ["all"]
+
+
+@pytest.mark.parametrize("file", ["launch", "key", "followed_keys"])
+def test_the_key_and_the_variables_of_a_job_go_though_its_supervisor_died_before_it_could_remove_them(site, file):
+    paths, queue, scratch = site
+    for name, ended in (("old", DAY + 60), ("waiting", None)):
+        _job(paths, queue, name, ended=ended)
+        getattr(paths, file)(name).write_text("secret")
+
+    expired_files.sweep(paths, queue, scratch)
+
+    assert [getattr(paths, file)(name).exists() for name in ("old", "waiting")] == [False, True]
 
 
 def test_what_the_user_keeps_in_the_folder_for_running_jobs_stays(site):
