@@ -142,6 +142,17 @@ def test_a_job_that_follows_several_starts_once_the_last_of_them_has_succeeded(q
     assert (after_the_first, state(queue, "a")) == ("waiting", "queued")
 
 
+def test_a_process_that_learns_late_that_the_last_one_has_succeeded_starts_no_job_a_second_time(queue):
+    queue.add([("a", "", 0)], "earth", TEMPLATE, ONE, {"a": ["b"]})
+    queue.note_successes("a", ["b"])
+    queue.claim("k", "earth")
+    queue.running("a", "k", 0)
+
+    queue.note_successes("a", ["b"])
+
+    assert state(queue, "a") == "running"
+
+
 def test_the_template_of_a_supervisor_that_waits_is_in_use_though_its_jobs_have_ended(queue):
     add(queue, "a")
     queue.claim("k", "earth")
@@ -525,8 +536,9 @@ def test_a_queue_of_a_newer_kinetic_is_refused(tmp_path):
     db.execute("PRAGMA user_version = 99")
     db.close()
 
-    with pytest.raises(BackendUnavailableError, match="newer kinetic"):
-        Queue(tmp_path / "queue.db")
+    for _ in range(2):  # the second one does not wait for a lock that the first one has kept
+        with pytest.raises(BackendUnavailableError, match="newer kinetic"):
+            Queue(tmp_path / "queue.db")
 
 
 def test_a_file_that_is_no_queue_is_set_aside_and_kept(tmp_path):
@@ -551,6 +563,17 @@ def test_a_queue_with_the_tables_of_another_build_is_set_aside_and_kept(tmp_path
         assert state(queue, "a") == "queued"
 
     assert len([*tmp_path.glob("queue.db.damaged-*")]) == 1
+
+
+def test_of_two_processes_that_meet_the_same_damage_the_second_one_keeps_what_the_first_one_has_made(queue, tmp_path):
+    with closing(Queue(tmp_path / "queue.db")) as other:
+        damage = sqlite3.DatabaseError("database disk image is malformed")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        queue._repair_after(damage)
+        add(queue, "new")
+        other._repair_after(damage)
+
+        assert [row.job_id for row in other.rows()] == ["new"]
 
 
 def test_a_queue_that_is_damaged_under_an_open_connection_is_replaced_at_the_next_look(queue, tmp_path):
