@@ -1461,7 +1461,7 @@ def test_what_only_its_identity_tells_apart_is_the_same_in_the_job_as_that_a_fie
     assert last_json(out) == [said, [], [True, True, False], True]
 
 
-@pytest.mark.parametrize("variable", ["SERVICE_TOKEN", "AZURE_STORAGE_CONNECTION_STRING"])
+@pytest.mark.parametrize("variable", ["SERVICE_TOKEN", "AZURE_STORAGE_CONNECTION_STRING", "FERNET_KEY"])
 def test_a_pickle_in_a_file_is_opened_with_the_classes_and_functions_of_the_script_that_it_names(
     project, home, monkeypatch, variable: str
 ) -> None:

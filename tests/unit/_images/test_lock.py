@@ -325,6 +325,25 @@ def test_a_password_of_an_index_comes_neither_into_the_lock_nor_into_a_message(p
     assert "hunter2" not in f"{found.text}{said}{caught.value}"
 
 
+def test_a_secret_of_a_wheel_that_cannot_be_fetched_is_in_no_message(monkeypatch: Any) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    said: list[str] = []
+
+    with pytest.raises(ImageBuildError) as caught:
+        lock.resolve(["alpha @ http://127.0.0.1:1/alpha-1.0-py3-none-any.whl?sig=hunter2"], HERE, said.append)
+
+    assert "127.0.0.1:1/alpha-1.0-py3-none-any.whl" in f"{said}{caught.value}"
+    assert "hunter2" not in f"{said}{caught.value}"
+
+
+def test_a_line_with_a_secret_is_named_without_it() -> None:
+    lines = ["alpha @ https://ann:hunter2@h.example/alpha-1.0.tar.gz?sig=hunter2"]
+
+    advice = lock.suggest_line("Because alpha cannot be built, your requirements have no solution", lines, None)
+
+    assert advice.endswith("alpha @ https://***@h.example/alpha-1.0.tar.gz?sig=***")
+
+
 def test_an_index_that_wants_a_login_says_how_to_give_one(publish, index) -> None:
     publish("alpha", "1.0")
     index.login = ("ann", "hunter2")

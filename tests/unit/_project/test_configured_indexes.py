@@ -31,6 +31,17 @@ def test_an_index_of_a_variable_of_pip_is_named_without_its_login(environ, addre
     )
 
 
+def test_a_token_behind_the_address_of_an_index_is_shown_neither_of_pip_nor_of_uv(environ):
+    address = "https://pypi.acme.example/simple?access_token=secret-word"
+
+    of_pip = configured_indexes.note_of_pip(["six"], environ | {"PIP_INDEX_URL": address})
+    of_uv = configured_indexes.note_for_pods(["six"], environ | {"UV_INDEX_URL": address}, ())
+
+    assert of_pip.count("https://pypi.acme.example/simple?access_token=***") == 2
+    assert "https://pypi.acme.example/simple?access_token=*** (UV_INDEX_URL)" in of_uv
+    assert "secret-word" not in of_pip + of_uv
+
+
 @pytest.mark.parametrize(
     "place",
     [
