@@ -399,6 +399,9 @@ def test_what_cannot_be_told_is_refused(folder, home, monkeypatch):
         kinetic.run_command(["true"], on_done="$NO_SUCH_HOOK")
     with pytest.raises(OptionError, match=r"'https://' is not the address of a webhook"):
         kinetic.run_command(["true"], on_done="https://")
+    for address in ("https://[::1/x", "https://example.org:port/x", "https://example.org:99999/x", "https:///x"):
+        with pytest.raises(OptionError, match="is not the address of a webhook"):
+            kinetic.run_command(["true"], on_done=address)
     with pytest.raises(OptionError, match=r"htp://example\.org/x. is not the address of a webhook"):
         kinetic.run_command(["true"], on_done=["desktop", "htp://example.org/x"])
     assert kinetic.list_jobs() == []

@@ -50,7 +50,8 @@ def resolve(targets: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ..
             found.append(environ[name])
         else:
             found.append(target)
-        if re.match(_SCHEME, found[-1]) and not notifier.is_webhook(found[-1]):
+        is_webhook = notifier.is_webhook(found[-1])
+        if re.match(_SCHEME, found[-1]) and not (is_webhook and notifier.names_a_host(found[-1])):
             raise OptionError(
                 f"on_done={target!r} is not the address of a webhook",
                 why="that begins with https:// or http:// and names a host",

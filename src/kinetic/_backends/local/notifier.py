@@ -62,6 +62,16 @@ def is_webhook(target: str) -> bool:
     return target.startswith(_WEBHOOKS) and not target.endswith("://")
 
 
+def names_a_host(target: str) -> bool:
+    """Return whether the address of a webhook names a host, and a port that there can be."""
+    from urllib.parse import urlsplit  # here and below: few jobs have a webhook
+
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(target)
+        return bool(parts.hostname) and parts.port != 0
+    return False
+
+
 @runtime_files.launch_errors()
 def keep(runtime: Path, job_id: str, targets: Sequence[str], about: Mapping[str, Any]) -> None:
     """Write down, before a job is launched, what is to be sent at its end; for its owner only."""
