@@ -299,10 +299,7 @@ def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -
     if cause.host == 0:
         return cause, task.body
     body = peers.fetch_body(cause, source.place.base / "peer.body")
-    cause = replace(cause, error={**cause.error, "hosts": hosts}, witness=source.witness)
-    if body is None:
-        cause = replace(cause, body_length=0, body_sha256="")
-    return cause, body
+    return replace(cause, error={**cause.error, "hosts": hosts}, witness=source.witness), body
 
 
 def _logs(reports: Sequence[Outcome]) -> tuple[digests.LogDigest, ...]:
