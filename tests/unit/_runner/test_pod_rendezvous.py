@@ -72,7 +72,7 @@ def test_a_host_that_never_began_is_not_missing(store: MemoryStore) -> None:
 
 def test_a_failure_arrives_with_its_exception(store: MemoryStore, tmp_path: Path) -> None:
     body = tmp_path / "body"
-    body.write_bytes(b"pickled and more")
+    body.write_bytes(b"pickled" + bytes(100_000))  # more than a page, of a process that was killed
     peers(store, 2).report(ended(2, body=b"pickled", cause="exception"), body)
     leader = peers(store, 0)
     leader.read()
@@ -99,6 +99,17 @@ def test_a_failure_of_another_host_in_its_place_is_not_read(store: MemoryStore) 
     leader.read()
 
     assert leader.reports() == []
+
+
+@pytest.mark.parametrize("page", [b"", b"damaged"])
+def test_a_report_that_cannot_be_read_is_passed_over_and_the_others_count(store: MemoryStore, page: bytes) -> None:
+    for host in (1, 2):
+        peers(store, host).report(ended(host, cause="exception"))
+    store.put(place(1, "failed"), page)
+    leader = peers(store, 0)
+    leader.read()
+
+    assert [each.host for each in leader.reports()] == [2]
 
 
 @pytest.mark.parametrize("word", ["begun", "here", "succeeded", "failed", "preempted", "call"])

@@ -16,6 +16,7 @@ from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import FAILED_EXIT, POD_VARIABLE
+from kinetic.errors import StoreUnreachableError
 
 KEY = b"k" * 32
 
@@ -28,6 +29,7 @@ class Host:
     end_requested = False
     passes = ()
     code = -1
+    witness = "runner"
     verdict_words = "the verdict is there"
 
     def __init__(self) -> None:
@@ -60,8 +62,9 @@ class Host:
     def report_waiting(self, words: str) -> None:
         self.did.append(words)
 
-    def wait_for(self, *_: object) -> bool:
+    def wait_for(self, _: object, seconds: float) -> bool:
         self.did.append("waited")
+        self.waited_seconds = seconds
         return True
 
 
@@ -92,6 +95,25 @@ def test_a_leader_that_was_ended_for_another_host_notes_why_that_one_left(host: 
     assert host.did[-1] == f"left: {noted}"
 
 
+def test_a_leader_that_failed_beside_hosts_that_succeeded_is_the_cause(host: Any) -> None:
+    store = MemoryStore("succeeded-hosts")
+    leader = Peers(store, "job", 0, 0)
+    for number in (1, 2):
+        other = Peers(store, "job", 0, number)
+        other.key = leader.key = host.key()
+        other.report(Outcome("job", "succeeded", host=number, ended=1.0))
+    leader.read()
+    host.peers, host.task, host.is_settled = leader, SimpleNamespace(hosts=3), False
+    host.gives_back = lambda _: False
+    own = Outcome("job", "failed", ended=2.0, error={"type": "ValueError", "message": "NaN"})
+    task: Any = SimpleNamespace(body=None)
+
+    decision = rendezvous.lead(host, task, own, Ending(0, "call"), "")
+
+    assert decision is not None
+    assert (decision[0].status, decision[0].host) == ("failed", 0)
+
+
 def ends(host: Any, status: str) -> int:
     task: Any = SimpleNamespace(body=None)
     rendezvous.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
@@ -111,6 +133,30 @@ def test_a_host_that_failed_tells_so_first_as_its_peers_wait_for_what_will_not_c
 
     assert host.did == ["told", "log", "waited"]
     assert code == FAILED_EXIT
+
+
+def test_a_host_waits_without_limit_for_the_verdict_on_its_value_and_minutes_for_that_on_its_failure(host: Any) -> None:
+    ends(host, "succeeded")
+    assert host.waited_seconds == float("inf")
+
+    ends(host, "failed")
+    assert host.waited_seconds == 180.0  # a leader that is gone gives none
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed"])
+def test_the_report_of_a_host_waits_for_a_store_that_is_out_of_reach(host: Any, status: str) -> None:
+    tries = iter([StoreUnreachableError("the store is away"), StoreUnreachableError("the store is away"), None])
+
+    def report(*_: object) -> None:
+        if error := next(tries):
+            raise error
+        host.did.append("told")
+
+    host.passes, host.wait, host.peers.report = (StoreUnreachableError,), lambda _: False, report
+
+    ends(host, status)
+
+    assert "told" in host.did
 
 
 # ------------------------------------------------------------------------------------------- groups without a number
