@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from servers.wheels import Index, made_wheel
@@ -18,11 +19,14 @@ from kinetic._images.layers import Wheel
 from kinetic._images.lock import Lock, Platform
 from kinetic._images.lock_store import Locked
 from kinetic._jobs import warm_assignment
+from kinetic._runner.supervisor import bindings
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.warm_pods import WarmPod
+from kinetic._wire.warm_pods import IDLE, WarmPod
 from kinetic.errors import BackendUnavailableError, OptionError
 
+JOB, OTHER = (f"cpu-train-20261121-120000-abcdef{number}" for number in range(2))
+KEY = bytes(range(32))
 ENDED, COLLECTED, RUNS, ELSEWHERE, NEVER = "cpu-a", "cpu-b", "cpu-c", "cpu-d", "cpu-e"
 
 
@@ -66,6 +70,92 @@ def test_a_batch_asks_a_warm_pod_that_cannot_be_reached_once_in_two_minutes(monk
 
     assert given == [[], [], []]
     assert asked == ["cpu-warm"]
+
+
+class WarmCluster:
+    """A warm pod that is idle, or one that still starts, and what becomes of the job that is offered to it."""
+
+    def __init__(self, store: MemoryStore, pod: str = "cpu-warm-0") -> None:
+        self.store, self.did = store, list[str]()
+        page = WarmPod("cpu-warm", store.url, 600.0, 3600.0)
+        self.state = WarmState("cpu-warm", page, "cpu", {"accelerator": "cpu"}, {}, {}, pod, time.time())
+        self.warm = SimpleNamespace(
+            turn=self.turn,
+            task_of=lambda *_: "{}",
+            tell=self.tell,
+            make_task=lambda *_, **__: "made",
+            start_cold=lambda job_id: self.did.append(f"started {job_id}"),
+            end_pod=lambda state, *, delete: self.did.append(f"ended {state.name}"),
+        )
+        backend = SimpleNamespace(warm=self.warm, add=lambda *_: self.did.append("added"))
+        self.place = warm_assignment.Place(backend, store, KEY, 0o22)  # type: ignore[arg-type] # asks these
+        order = SimpleNamespace(job_id=JOB, after=(), data=())
+        placement = SimpleNamespace(hosts=1, accelerator="cpu", name="cpu")
+        self.wanted: Any = SimpleNamespace(order=order, placement=placement, captured={}, key=KEY, cache_key=b"")
+        self.pod_key = warm_assignment._pod_key(self.place, "cpu-warm")
+
+    @contextlib.contextmanager
+    def turn(self, _: WarmState) -> Iterator[Any]:
+        greeting = SimpleNamespace(state=IDLE, sequence=1, restarts=0, nonce="nonce")
+        yield SimpleNamespace(greeting=lambda *_: greeting, close=lambda: self.did.append("closed"))
+
+    def tell(self, _: object, page: bytes, job_id: str, *doing: Callable[[], object], then: Any = None) -> Any:
+        if then is None:  # the pod was told, and has taken the job, but its answer is lost
+            bindings.bind(self.store, job_id, "cpu-warm", KEY)
+            raise BackendUnavailableError("the pod cannot be reached")
+        return (then(), *(do() for do in doing))
+
+    def offer(self) -> bool:
+        return warm_assignment._try(self.wanted, self.place, self.state, fits=True)[0]
+
+
+def test_a_job_whose_turn_in_a_warm_pod_another_one_has_taken_starts_in_a_pod_of_its_own() -> None:
+    cluster = WarmCluster(MemoryStore("turn-taken"))
+    bindings.assign(cluster.store, "cpu-warm", 1, OTHER, cluster.pod_key)
+
+    launched = cluster.offer()
+
+    assert launched
+    assert cluster.did == ["added", "closed", f"started {JOB}"]
+    found = bindings.binding_of(cluster.store, JOB, KEY)
+    assert found is not None
+    assert found.pod == ""
+
+
+def test_a_job_that_its_warm_pod_has_taken_is_started_nowhere_else_though_the_answer_is_lost() -> None:
+    cluster = WarmCluster(MemoryStore("answer-lost"))
+
+    launched = cluster.offer()
+
+    assert launched
+    assert cluster.did == ["added", "closed"]
+    assert bindings.assigned(cluster.store, "cpu-warm", 1, cluster.pod_key) == JOB
+
+
+@pytest.mark.parametrize("over", [keys.result, keys.history], ids=["has its verdict", "was removed"])
+def test_a_warm_pod_that_still_starts_is_ended_once_its_job_is_over_and_not_before(over: Callable[[str], str]) -> None:
+    cluster = WarmCluster(MemoryStore(f"starting-{over.__name__}"), pod="")
+    bindings.assign(cluster.store, "cpu-warm", 0, OTHER, cluster.pod_key)
+
+    warm_assignment._end_what_starts_for_nothing(cluster.wanted, cluster.place, [cluster.state])
+    assert cluster.did == []
+
+    cluster.store.put(over(OTHER), b"")
+    warm_assignment._end_what_starts_for_nothing(cluster.wanted, cluster.place, [cluster.state])
+    assert cluster.did == ["ended cpu-warm"]
+
+
+def test_a_warm_pod_to_which_another_client_gave_a_job_meanwhile_is_not_ended() -> None:
+    cluster = WarmCluster(MemoryStore("given-meanwhile"), pod="")
+    bindings.assign(cluster.store, "cpu-warm", 0, OTHER, cluster.pod_key)
+    cluster.store.put(keys.result(OTHER), b"")
+
+    with pytest.MonkeyPatch.context() as patch:  # it is created between our look and our own assignment
+        patch.setattr(bindings, "next_sequence", lambda *_: 1)
+        bindings.assign(cluster.store, "cpu-warm", 1, ENDED, cluster.pod_key)
+        warm_assignment._end_what_starts_for_nothing(cluster.wanted, cluster.place, [cluster.state])
+
+    assert cluster.did == []
 
 
 @pytest.mark.parametrize(("beginning", "found"), [("cpu-", "cpu-warm"), ("", None), ("gpu", None)])
