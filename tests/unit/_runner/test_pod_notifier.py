@@ -130,6 +130,14 @@ def test_a_leader_that_is_gone_rings_for_the_last_time(begin) -> None:
     assert rung.acquire(timeout=10)
 
 
+def test_a_host_that_is_gone_counts_as_connected_no_more(begin) -> None:
+    leader, rung = begin(0)
+    socket.create_connection(leader._listener.getsockname()).close()
+
+    assert rung.acquire(timeout=10)
+    assert not leader.is_connected  # else the leader would look for what is new again and again
+
+
 @pytest.mark.parametrize("address", [b"", b"nonsense", b"127.0.0.1 0", b"127.0.0.1 many", b"\xff \xff", b"x" * 9999])
 def test_an_address_that_leads_nowhere_leaves_a_host_to_its_looks(store, begin, address: bytes) -> None:
     store.put(keys.host_address(JOB, 0), address)
