@@ -1131,6 +1131,48 @@ def test_a_class_gets_the_slots_that_its_metaclass_makes_of_its_fields_as_pyrsis
     assert last_json(out) == [True, 3, True, 9]
 
 
+def test_a_generic_model_with_its_parameters_is_the_one_that_the_function_asks_for_as_in_pydantic(project) -> None:
+    project.write(
+        "library.py",
+        """
+        made = {}
+
+        class Model:
+            __pydantic_generic_metadata__ = {"origin": None, "args": (), "parameters": ()}
+
+            def __class_getitem__(cls, args):
+                args = args if isinstance(args, tuple) else (args,)
+                if (cls, args) not in made:
+                    generic = {"origin": cls, "args": args, "parameters": ()}
+                    name = f"{cls.__name__}[{args[0].__name__}]"
+                    body = {"__module__": cls.__module__, "__pydantic_generic_metadata__": generic}
+                    made[cls, args] = type(name, (cls,), body)
+                return made[cls, args]
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        class Item:
+            pass
+
+        class Page(library.Model):
+            pass
+
+        @kinetic.run(accelerator="cpu")
+        def turn(page):
+            return isinstance(page, Page[Item]), isinstance(page, Page[int]), Page[Item](), Page[str]()
+
+        ours, other, back, made = turn(Page[Item]())
+        print(json.dumps([ours, other, type(back) is Page[Item], type(made) is Page[str]]))
+        """
+    )
+
+    assert last_json(out) == [True, False, True, True]
+
+
 def test_what_a_class_statement_makes_that_is_not_a_class_is_made_again_in_the_job(project) -> None:
     project.write(
         "library.py",  # as zope.interface does it

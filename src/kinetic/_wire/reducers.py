@@ -295,7 +295,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
     slots of theirs; those of a tuple are always empty, and ``typing.NamedTuple`` refuses them.
 
     A class whose metaclass says how it is made, as ``deap.creator.create`` does, is made so where it is not there yet.
-    A pytree of JAX is one there, too.
+    A pytree of JAX is one there, too. A model of pydantic such as ``Page[int]`` is asked for: there is one of each.
     """
     reduce = copyreg.dispatch_table.get(type(kind)) if isinstance(kind, type) else None
     if reduce and isinstance(made := reduce(kind), tuple) and not any(made[2:]):  # a state would be lost
@@ -304,6 +304,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
         its_own = sys.modules.get(kind.__module__)
         if "-packages/" in str(getattr(its_own, "__file__", "")) and (found := place_of(kind, [its_own])):
             return references.decorated, found
+    if isinstance(reduced, tuple) and (generic := getattr(kind, "__pydantic_generic_metadata__", {})).get("origin"):
+        return operator.getitem, (generic["origin"], generic["args"])
     if isinstance(reduced, tuple) and isinstance(kind, EnumMeta):
         return _enum(kind, *reduced)
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
