@@ -776,6 +776,46 @@ def test_what_decorators_and_metaclasses_make_and_cannot_be_pickled_is_made_agai
     assert last_json(out) == [3, 1, 6, 15]
 
 
+def test_a_decorator_below_ours_may_make_what_cannot_be_pickled_and_needs_no_option_of_ours(project) -> None:
+    project.write(
+        "library.py",  # as jaxtyping does it
+        """
+        import functools
+        import weakref
+
+        def checked(function):
+            holder = [weakref.ref(function)]
+
+            @functools.wraps(function)
+            def inner(*arguments):
+                assert all(isinstance(each, int) for each in arguments), f"{holder[0]().__name__} takes numbers"
+                return holder[0]()(*arguments)
+
+            return inner
+        """,
+    )
+    out = project.out(
+        """
+        import json
+        import kinetic, library
+
+        HARDWARE = "cpu"
+
+        @kinetic.run(accelerator=HARDWARE)
+        @library.checked
+        def product(n):
+            return n * product(n - 1) if n else ["HARDWARE" in globals()]
+
+        try:
+            product("3")
+        except AssertionError as error:
+            print(json.dumps([product(0), len(product(3)), str(error)]))
+        """
+    )
+
+    assert last_json(out) == [[False], 6, "product takes numbers"]
+
+
 def test_functions_of_a_script_keep_what_decorators_of_wrapt_have_put_around_them(project) -> None:
     project.write(
         "wrappers.py",

@@ -14,6 +14,7 @@ import copyreg
 import dis
 import functools
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from kinetic._wire import NamedTuple, reducers
+from kinetic._wire import NamedTuple, reducers, references
 
 _PLAIN = (bool, int, float, str, type(None))
 _AT_ONCE = ("<generic", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__")  # names of nested code
@@ -141,14 +142,26 @@ def _registrar(call: ast.expr, main: dict[str, Any]) -> str:
     while isinstance(called, ast.Call):
         called = called.func
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    package = _package(called, main) if name.startswith("register") else ""
+    return "" if package in {"__main__", *sys.stdlib_module_names, *_KNOW_ALREADY} else package
+
+
+def _package(called: ast.expr, main: dict[str, Any]) -> str:
+    """Return the package of what is called, or decorates, if the script has it as a module, class or function."""
+    while isinstance(called, ast.Call):
+        called = called.func
     while isinstance(called, ast.Attribute):
         called = called.value
     owner = main.get(getattr(called, "id", ""))
-    if not name.startswith("register") or not isinstance(owner, ModuleType | type | FunctionType | BuiltinFunctionType):
+    if not isinstance(owner, ModuleType | type | FunctionType | BuiltinFunctionType):
         return ""
-    module = owner.__name__ if isinstance(owner, ModuleType) else str(owner.__module__)
-    package = module.partition(".")[0]
-    return "" if package in {"__main__", *sys.stdlib_module_names, *_KNOW_ALREADY} else package
+    return (owner.__name__ if isinstance(owner, ModuleType) else str(owner.__module__)).partition(".")[0]
+
+
+def _below_ours(node: ast.stmt, main: dict[str, Any]) -> int:
+    """Return in which line decorators below ``kinetic.run`` begin, whose options may be secrets; 0 if none is seen."""
+    pairs = itertools.pairwise(getattr(node, "decorator_list", []))
+    return max((below.lineno for above, below in pairs if _package(above, main) == "kinetic"), default=0)
 
 
 def _cells(name: str, main: dict[str, Any]) -> Iterator[str]:
@@ -201,6 +214,8 @@ def _source_in(
             continue
         line = _first_line(node)
         if not _is_of(node, [code for code in whole.co_consts if _begins_at(code, line)], kind, codes):
+            continue
+        if references.WRAPPED in type(main.get(name)).__dict__ and not (line := _below_ours(node, main)):
             continue
         text = "".join(lines[line - 1 : node.end_lineno])
         below = {*_bound(body[place:])}

@@ -306,12 +306,14 @@ class PickleRules:
                 if not is_plain and why_unpicklable(value, self) and not _is_made_later(name, module):
                     self._named[id(value)] = module.__name__, name
         for name, value in list(vars(sys.modules["__main__"]).items()):  # in their order: some are made with others
-            if type(value) is type or references.WRAPPED in type(value).__dict__:
+            if type(value) is type:
                 continue
-            is_class = issubclass(type(value), type)
-            found = class_source.class_source(value) if is_class else class_source.function_source(name, value)
-            if found and why_unpicklable(value, self):
-                self._defined[id(value)] = name, *found
+            is_ours = references.WRAPPED in type(value).__dict__
+            made = references.plain(value) if is_ours else value  # by decorators below ours
+            is_class = issubclass(type(made), type)
+            found = class_source.class_source(made) if is_class else class_source.function_source(name, made)
+            if found and why_unpicklable(made, self):
+                self._defined[id(made)] = name, *found
         self.is_second_try = True
         for name, value in list(vars(sys.modules["__main__"]).items()):  # as jaxtyping does not leave a dataclass
             found = class_source.class_source(value) if type(value) is type else None
