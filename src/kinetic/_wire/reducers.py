@@ -287,8 +287,8 @@ def _of_items(it: Any) -> tuple[Any, ...]:
 def of_class(kind: Any, reduced: Any) -> Any:
     """Return cloudpickle's reduction of a class with its ``__slots__``, made by ``make_class`` if one is told of it.
 
-    A class that a library has under another name than it says, as ``jax.Array``, is found there. Of anything else,
-    return the reduction as it is.
+    A class that a library has under another name than it says, as ``jax.Array``, is found there, also where it says
+    that it is Python's own. Of anything else, return the reduction as it is.
 
     cloudpickle sets the slots afterwards, when they have no effect: instances get a ``__dict__``, and what is pickled
     of those cannot be opened with the original class. Exceptions have a ``__dict__`` anyway, and Python pickles no
@@ -301,8 +301,10 @@ def of_class(kind: Any, reduced: Any) -> Any:
     if reduce and isinstance(made := reduce(kind), tuple) and not any(made[2:]):  # a state would be lost
         return references.made_class, (kind.__module__, kind.__qualname__, *made[:2])
     if isinstance(kind, type) and isinstance(reduced, tuple):
-        its_own = sys.modules.get(kind.__module__)
-        if "-packages/" in str(getattr(its_own, "__file__", "")) and (found := place_of(kind, [its_own])):
+        is_hidden = kind.__module__ == "builtins" and kind.__flags__ & _MADE_BY_CLASS  # as errors of equinox
+        own = [*sys.modules.values()] if is_hidden else [sys.modules.get(kind.__module__)]
+        libraries = [each for each in own if "-packages/" in str(getattr(each, "__dict__", {}).get("__file__"))]
+        if found := place_of(kind, libraries):
             return references.decorated, found
     if isinstance(reduced, tuple) and (generic := getattr(kind, "__pydantic_generic_metadata__", {})).get("origin"):
         return operator.getitem, (generic["origin"], generic["args"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fractions
 import io
 import pickle
+import sys
+import types
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ import cloudpickle
 from kinetic._wire import reducers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -50,3 +54,18 @@ def test_a_class_whose_metaclass_compares_in_its_own_way_is_looked_up_all_the_sa
     assert table._find(text) is None
     monkeypatch.setattr(fractions, "TEXT", text(), raising=False)
     assert table._find(text) == table._of_mark
+
+
+def test_an_error_of_a_library_that_says_it_is_pythons_own_is_found_in_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = types.ModuleType("library_of_errors")
+    library.__file__ = str(tmp_path / "site-packages" / "library_of_errors.py")
+    vars(library)["RuntimeFault"] = fault = type("RuntimeFault", (RuntimeError,), {"__module__": "builtins"})
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    made = cloudpickle.Pickler(io.BytesIO()).reducer_override
+
+    make, arguments = reducers.of_class(fault, made(fault))
+
+    assert make(*arguments) is fault
+    assert reducers.of_class(type(None), made(type(None))) == made(type(None))
