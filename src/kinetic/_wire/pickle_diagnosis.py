@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,13 +64,13 @@ def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield f"{path}.__self__" if "→" in path else name, value.__self__
         value = value.__func__
     if isinstance(value, types.FunctionType):
-        yield from _of_function(value)
+        yield from ((_reached(path, value) + name, part) for name, part in _of_function(value))
     elif isinstance(value, partial):
         yield f"{_arrow(path)}.func", value.func
         yield f"{_arrow(path)}.args", value.args
         yield f"{_arrow(path)}.keywords", value.keywords
     elif isinstance(value, type):
-        yield from _of_class(value)
+        yield from ((_reached(path, value) + name, part) for name, part in _of_class(value))
     elif isinstance(value, staticmethod | classmethod):
         yield path, value.__func__
     elif isinstance(value, property):
@@ -78,6 +79,12 @@ def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from _of_container(path, value)
     if not isinstance(value, type | types.FunctionType | types.ModuleType):
         yield from _of_instance(path, value)
+
+
+def _reached(path: str, value: object) -> str:
+    """Return what to put before a part of a function or class of a library, whose name alone says little."""
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    return f"{path}: " if "-packages/" in str(getattr(module, "__file__", "")) else ""
 
 
 def _of_container(path: str, value: object) -> Iterator[tuple[str, object]]:

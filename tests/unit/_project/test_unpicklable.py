@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import threading
 import types
 from collections import deque
@@ -250,6 +251,21 @@ FUNCTIONS = {
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_the_path_leads_through_functions_to_what_they_read(path: str) -> None:
     assert path_in(FUNCTIONS[path]()) == path
+
+
+def test_the_path_says_how_a_function_of_a_library_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, queue = types.ModuleType("library_of_views"), DB
+    library.__file__ = "/env/site-packages/library_of_views.py"
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+
+    def view():
+        return queue
+
+    view.__module__ = library.__name__
+
+    assert path_in(refusal(train, {"views": [view]})) == (
+        "argument 0 → ['views'][0]: variable 'queue' that view() closes over"
+    )
 
 
 class Guarded:
