@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -242,6 +243,30 @@ def test_log_records_are_shown_in_the_job_as_the_script_shows_them_and_once(proj
     """
 
     assert project.out(script).splitlines() == ["['']", str(["INFO|heard 2\n", "INFO|heard 3\n"]), "['of a module\\n']"]
+
+
+def test_records_have_in_the_job_the_time_and_the_level_that_rich_shows_beside_them(project) -> None:
+    out = project.out(
+        """
+        import logging
+        from rich.logging import RichHandler  # Keras brings it along
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def work():
+            logging.warning("slow")
+
+        def log_with(handler):
+            logging.basicConfig(format="%(message)s", datefmt="[%Y]", handlers=[handler], force=True)
+            job = work.run_async()
+            job.wait()
+            return job.logs()
+
+        print([log_with(RichHandler()), log_with(RichHandler(show_time=False))])
+        """
+    )
+
+    assert re.sub(r"\d{4}", "year", out) == str(["[year] WARNING  slow\n", "WARNING  slow\n"]) + "\n"
 
 
 def test_records_of_the_scripts_own_loggers_are_shown_in_the_job_and_once(project) -> None:

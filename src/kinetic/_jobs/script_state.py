@@ -184,6 +184,11 @@ def _shown_by(logging: Any, logger: Any, *, alone: bool = False) -> dict[str, An
     styles = {kind: letter for letter, (kind, _) in logging._STYLES.items()}  # noqa: SLF001 - no other way to ask
     if type(handler.formatter) is logging.Formatter and style in styles:
         told |= {"format": handler.formatter._fmt, "datefmt": handler.formatter.datefmt, "style": styles[style]}  # noqa: SLF001
+    if told.get("style") == "%":
+        columns = getattr(handler, "_log_render", None)  # of rich, which shows these beside the text
+        for shown_as, field in (("show_level", "%(levelname)-8s "), ("show_time", "%(asctime)s ")):
+            if getattr(columns, shown_as, False):
+                told["format"] = field + told["format"]
     return told
 
 
