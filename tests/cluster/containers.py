@@ -63,6 +63,7 @@ class Recipe(NamedTuple):
     groups: tuple[int, ...] = ()
     drops_capabilities: bool = False
     gains_no_privileges: bool = False
+    has_read_only_root: bool = False
 
 
 class Exit(NamedTuple):
@@ -155,6 +156,7 @@ class Container:
             "groups": recipe.groups,
             "drop": recipe.drops_capabilities,
             "no_new_privileges": recipe.gains_no_privileges,
+            "read_only": recipe.has_read_only_root,
             "open": recipe.image.open,
             "hidden": recipe.image.hidden,
             "shown": recipe.image.shown,

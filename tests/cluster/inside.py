@@ -153,6 +153,13 @@ def arrange_mounts(plan: dict) -> None:
             mount("tmpfs", each["target"], "tmpfs", MS_NOSUID | MS_NODEV, each["options"])
     for number, (_, target, writable) in enumerate(sources):
         put(f"{STAGED}/{number}", target, writable=writable)
+    if plan["read_only"]:
+        for path in {"/", *plan["hidden"], *plan["copied"]} - {each["target"] for each in plan["mounts"]}:
+            protect(path)
+
+
+def protect(target: str) -> None:
+    mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
 def change_root(root: str) -> None:
@@ -208,7 +215,7 @@ def put(staged: str, target: str, *, writable: bool) -> None:
     prepare(staged, target)
     mount(staged, target, flags=MS_BIND | MS_REC)
     if not writable:
-        mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+        protect(target)
     libc.umount2(staged.encode(), MNT_DETACH)
 
 

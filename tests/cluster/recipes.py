@@ -75,6 +75,7 @@ async def write(
         tuple(filter(None, (security.get("fsGroup"),))),
         "ALL" in ((security.get("capabilities") or {}).get("drop") or ()),
         security.get("allowPrivilegeEscalation") is False,
+        bool(security.get("readOnlyRootFilesystem")),
     )
 
 

@@ -319,10 +319,11 @@ if os.path.isdir(driver) and driver not in known.split(":"):
     os.environ["LD_LIBRARY_PATH"] = known + ":" + driver if known else driver
     os.execv(sys.executable, [sys.executable] + sys.argv)  # which reads it when it starts
 
-# The home of a user that the image does not know, as in OpenShift, is /, and that of 65534 is missing in Debian; uv,
-# among others, keeps its cache there.
+# The home of a user that the image does not know, as in OpenShift, is /, and that of 65534 is missing in Debian; a
+# policy may make the whole image read-only. uv, among others, keeps its cache there.
 home = os.path.expanduser("~")
-if (home == "/" or not os.path.isdir(home)) and not os.access(home, os.W_OK):
+unfit = home == "/" or not os.path.isdir(home) or os.statvfs(home).f_flag & os.ST_RDONLY
+if unfit and not os.access(home, os.W_OK):
     os.environ["HOME"] = "/tmp"
     os.environ.setdefault("USER", "kinetic")
 
@@ -342,7 +343,12 @@ import tempfile
 import unpack
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(83))  # a first process ignores it until it says otherwise
-base = os.path.join(tempfile.gettempdir(), "kinetic-pod")
+try:
+    base = os.path.join(tempfile.gettempdir(), "kinetic-pod")
+except OSError:
+    refuse("this container has no folder to write to, as where a policy of the cluster makes its root file system "
+           "read-only: mount a volume at /tmp (KINETIC_VOLUME_CLAIMS), or submit with the right to create pods, "
+           "with which kinetic finds out about the policy and mounts one")
 try:
     os.mkdir(base, 0o700)  # in each pod of a job the same: an editor that debugs it maps folders by their paths
 except OSError:  # it is not this container's first process, or the folder is not its own

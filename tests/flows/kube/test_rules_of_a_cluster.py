@@ -94,6 +94,31 @@ def labels_rule(rule: Rule, probe: Any) -> None:
     wait_for("the rule", lambda: "each pod needs the label team" in probe())
 
 
+READ_ONLY = "all(each, each.?securityContext.?readOnlyRootFilesystem.orValue(false))"
+
+
+@pytest.fixture(params=["Validating", "Mutating"])
+def read_only_rule(rule: Rule, probe: Any, request: pytest.FixtureRequest) -> None:
+    """No pod writes into its image: others are rejected, or made so."""
+    if request.param == "Validating":
+        rule("Validating", validations=[{"expression": f"object.spec.containers.{READ_ONLY}", "message": "read-only"}])
+        wait_for("the rule", lambda: "read-only" in probe())
+        return
+    made = "Object.spec.containers{name: each.name, securityContext: Object.spec.containers.securityContext{"
+    made = f"Object{{spec: Object.spec{{containers: object.spec.containers.map(each, {made}"
+    rule(
+        "Mutating",
+        reinvocationPolicy="Never",
+        mutations=[
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": f"{made}readOnlyRootFilesystem: true}}}})}}}}"},
+            }
+        ],
+    )
+    wait_for("the rule", lambda: "readOnlyRootFilesystem" in str(probe()))
+
+
 @pytest.fixture
 def openshift(rule: Rule, probe: Any, site: Any) -> None:
     """A namespace as OpenShift makes it: its pods get a user and a group, and may not name others."""
@@ -246,6 +271,32 @@ def test_a_job_in_a_namespace_of_openshift_has_the_user_and_the_group_that_it_ge
     )
 
     assert clients.run("from who import who\ntell(who())") == [USER, [0, USER], "/tmp", "kinetic"]
+
+
+def test_a_job_runs_where_no_pod_may_write_into_its_image(clients: Any, machine: str, read_only_rule: None) -> None:
+    clients.project.write("mine.py", "VALUE = 42")
+    clients.project.write(
+        "look.py",
+        """
+        import os
+        import pathlib
+        import tempfile
+        import kinetic
+        import mine
+
+        @kinetic.run(accelerator="cpu")
+        def look(words):
+            (pathlib.Path(kinetic.output_dir()) / "kept").write_text("x")
+            (pathlib.Path.home() / "cache").mkdir()
+            with tempfile.TemporaryFile() as file:
+                file.write(b"x")
+            return mine.VALUE, pathlib.Path(words).read_text(), os.access("/", os.W_OK), str(pathlib.Path.home())
+    """,
+    )
+    clients.project.write("words", "one two")
+
+    submit = "tell([look(kinetic.Data('words')), look.with_options(keep_warm='5m')(kinetic.Data('words'))])"
+    assert clients.run(f"import kinetic\nfrom look import look\n{submit}") == [[42, "one two", False, "/tmp"]] * 2
 
 
 @pytest.fixture

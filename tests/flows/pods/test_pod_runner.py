@@ -24,7 +24,7 @@ from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import cache_entries, digests, documents, keys, pod_log_format
 from kinetic._wire.order import OUTPUT_PAGES
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT
+from kinetic._wire.task import FAILED_EXIT, IMAGE_EXIT, INFRASTRUCTURE_EXIT
 
 from .conftest import JOB, KEY, WAITS, Bucket, Pods, children_of
 
@@ -499,3 +499,34 @@ def test_nothing_of_a_pod_is_left_beside_the_store_of_files(pods: Pods) -> None:
     pods.run()
 
     assert list(pods.store.scratch().iterdir()) == []
+
+
+@pytest.fixture
+def read_only(pods: Pods) -> Pods:
+    """Pods whose root, and with it their home, cannot be written to, as a policy of a cluster may want it."""
+    protect = "mount -o remount,bind,ro"
+    other = f"for path in /tmp /var/tmp; do if mountpoint -q $path; then {protect} $path; fi; done"
+    script = f'mount --bind {pods.folder} {pods.folder} && {protect} / && {other} && exec "$@"'
+    pods.inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
+    if subprocess.run([*pods.inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine does not let us mount a read-only root")
+    return pods
+
+
+def test_a_job_whose_image_is_read_only_has_its_home_where_it_can_write(read_only: Pods) -> None:
+    read_only.order("import os\ndef look():\n    return os.path.expanduser('~'), os.access('/', os.W_OK)")
+
+    code, out = read_only.run(HOME="/root")
+
+    assert code == 0, out
+    assert read_only.value() == ("/tmp", False)
+
+
+def test_a_pod_that_can_write_nowhere_says_what_to_do(read_only: Pods) -> None:
+    read_only.order("def look(): ...")
+
+    code, out = read_only.run(TMPDIR="/root")
+
+    assert (code, out.count("\n")) == (IMAGE_EXIT, 1)
+    assert "no folder to write to" in out
+    assert "KINETIC_VOLUME_CLAIMS" in out

@@ -368,6 +368,11 @@ def _is_missing(reply: Reply) -> bool:
     return bool(page) and "could not find the requested resource" not in str(page.get("message"))
 
 
+def is_rejected(reply: Reply) -> bool:
+    """Return whether a rule of the cluster rejected an object."""
+    return reply.status >= 400 and bool(re.search(_ADMISSION, response_message(reply.body)))
+
+
 def is_same(wanted: Object, found: Object) -> bool:
     """Return whether an object is the one that a manifest describes: its labels, our annotations, its owners."""
     mine, theirs = wanted["metadata"], found["metadata"]

@@ -81,7 +81,7 @@ class JobLauncher:
         client = self._client()
         settings = PodRequirements.from_json(launch.requirements).settings
         account = preflight.service_account(client, settings)
-        return request_of(
+        found = request_of(
             launch,
             client.namespace,
             runner=self.ensure_runner(settings.labels),
@@ -92,6 +92,7 @@ class JobLauncher:
             security=preflight.pod_security(client),
             needs_token=preflight.starts_followers(client, account),
         )
+        return replace(found, has_read_only_root=preflight.has_read_only_root(client, found))
 
     def make_task(
         self, launch: Launch, umask: int, pod: str, holder: Mapping[str, str] | None = None, *, differs: bool = False

@@ -90,6 +90,7 @@ class JobRequest:
     run_as: tuple[int, int] | None = None  # user and group; None for the image's own, mostly root
     non_root: bool = False  # whether the node refuses an image whose user is root
     has_own_users: bool = False  # whether the cluster gives each pod a user and a group, and rejects others
+    has_read_only_root: bool = False  # whether the cluster wants pods that write into volumes only
     by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
     starts_together: bool = False  # whether its hosts are one PodGroup of Volcano
     retries: int = 3  # of infrastructure failures (count); preemptions do not count
@@ -239,6 +240,7 @@ _OWNER_ONLY = 0o400  # a kubelet lets the group below read it as well: 0440, of 
 # The group that reads the Secret in an image whose user is not root, and the user of Python's own image where pods must
 # not run as root.
 GROUP = 65_532
+TEMPORARY = "/tmp"  # noqa: S108 - of a container: where it has its own folder, and its home if it may not write there
 _COORDINATOR_PORT = 8482
 _WARM_GUARD_SECONDS = 7 * 86_400.0  # 7 days: few jobs run longer, and a node that is idle for nothing costs
 
@@ -288,6 +290,13 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
     }
 
 
+def pod(request: JobRequest) -> Manifest:
+    """Return a pod of a job as its Job would make it, to ask the server what becomes of it."""
+    template = pod_template(request)
+    about = {**template["metadata"], "generateName": "kinetic-check-", "namespace": request.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
+
+
 def placed(placement: Placement, settings: ClusterSettings) -> Placement:
     """Return hardware as a cluster has it: with the taints that its pods tolerate, and what it calls a GPU."""
     of_settings = (*map(dict, settings.tolerations), *([_OF_A_QUEUE] if settings.queue else ()))
@@ -325,6 +334,7 @@ def _container(request: JobRequest, mounts: list[Manifest], environment: list[Ma
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             **({"runAsNonRoot": True} if request.non_root else {}),
+            **({"readOnlyRootFilesystem": True} if request.has_read_only_root else {}),
         },
         "volumeMounts": mounts,
         # Without a message of the runner, Kubernetes takes the end of the log: explain shows it.
@@ -401,6 +411,9 @@ def _volumes(request: JobRequest) -> tuple[list[Manifest], list[Manifest]]:
     shm_bytes = request.requirements.needs.shm_bytes
     size = {"sizeLimit": _bytes_quantity(shm_bytes)} if shm_bytes else {}
     add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", **size}})  # noqa: S108 - exactly this path
+    claimed = {each.path for each in request.settings.volume_claims}
+    if request.has_read_only_root and TEMPORARY not in claimed:
+        add("tmp", TEMPORARY, {"emptyDir": {}})
     if request.secret:
         source = {"secretName": request.secret, "defaultMode": _OWNER_ONLY}
         add("secret", SECRET_FOLDER, {"secret": source}, readOnly=True)

@@ -6,13 +6,15 @@ sends none. What the cluster does not let us read is assumed to be right.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import discovery
+from kinetic._backends.kube import discovery, job_manifests
 from kinetic._backends.kube.client import (
     CONFIG_MAP,
     JOB,
@@ -21,6 +23,7 @@ from kinetic._backends.kube.client import (
     NAMESPACE,
     NODE,
     PAGE,
+    POD,
     POD_GROUP,
     PRIORITY_CLASS,
     RUNTIME_CLASS,
@@ -46,6 +49,7 @@ from kinetic.errors import (
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
+    from kinetic._backends.kube.job_manifests import JobRequest
     from kinetic._config.cluster import ClusterSettings
     from kinetic._google.clusters import NodePools
     from kinetic._hardware.placement import Placement
@@ -65,6 +69,7 @@ _VOLCANO = "volcano"  # what Volcano's scheduler is called, unless its administr
 _AUTOSCALER_STATUS = CONFIG_MAP.path("kube-system", "cluster-autoscaler-status")  # of the upstream autoscaler
 _KARPENTER = "karpenter.sh"
 _SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+_DRY_RUN_SECONDS = 5.0  # for a connection, and twice as long for an answer
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -371,6 +376,36 @@ def _request_pod_security(client: Client) -> str:
     if _USERS_OF_OPENSHIFT in (about.get("annotations") or {}):
         return OPENSHIFT
     return str((about.get("labels") or {}).get(_ENFORCED) or "")
+
+
+def has_read_only_root(client: Client, request: JobRequest) -> bool:
+    """Return whether a policy of the cluster rejects pods that may write into their root file system, or forbids it.
+
+    A dry run of a pod tells, which needs the right to create pods; without it, or an answer, a pod has none of this.
+    """
+
+    def ask() -> bool | None:
+        path = POD.path(client.namespace)
+        for wanted in (False, True):
+            body = json.dumps(job_manifests.pod(replace(request, has_read_only_root=wanted))).encode()
+            try:
+                reply = client.transport.send(
+                    "POST", path, query={"dryRun": "All"}, body=body, once_seconds=_DRY_RUN_SECONDS
+                )
+            except BackendUnavailableError:  # as where a webhook does not respond
+                return None
+            if reply.status < 300:
+                containers = response_json(reply.body)["spec"]["containers"]
+                own = next(each for each in containers if each["name"] == job_manifests.CONTAINER)
+                return bool((own.get("securityContext") or {}).get("readOnlyRootFilesystem"))
+            if not kube_client.is_rejected(reply):
+                return None
+        return None  # for another reason, which the events of the job tell
+
+    def seconds(found: bool | None) -> float:
+        return discovery.SHORT_SECONDS if found is None else discovery.LONG_SECONDS
+
+    return bool(discovery.cache_of(client).ask("root", ask, seconds))
 
 
 def sees_namespace(client: Client) -> bool:

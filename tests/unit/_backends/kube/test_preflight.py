@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.discovery import needed_permissions
 from kinetic._backends.kube.preflight import check, check_store, service_account
 from kinetic._backends.kube.transport import Access
-from kinetic._config.cluster import ClusterSettings, VolumeClaim
+from kinetic._config.cluster import ClusterSettings, PodRequirements, VolumeClaim
 from kinetic._google.clusters import NodePool, NodePools
 from kinetic._hardware import place
 from kinetic._stores.parallel import Retry
@@ -845,3 +846,62 @@ def test_where_the_namespace_may_not_be_read_no_level_is_assumed(cluster, client
     cluster.answers["/namespaces/team"] = refusal(403, "forbidden", "Forbidden")
 
     assert preflight.pod_security(client) == ""
+
+
+def told_about(pod: dict[str, Any], rule: str) -> Answer:
+    """Answer a dry run as a server with a policy about the root file system of pods does."""
+    is_protected = pod["spec"]["containers"][0]["securityContext"].get("readOnlyRootFilesystem", False)
+    if rule == "makes it so":
+        pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = True
+        pod["spec"]["containers"].insert(0, {"name": "sidecar"})
+    if rule == "rejects others" and not is_protected:
+        return refusal(403, 'admission webhook "v.k" denied the request: a read-only root is required', "Forbidden")
+    if rule == "rejects all":
+        return refusal(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no team", "Invalid")
+    if rule == "may not ask":
+        return refusal(403, 'pods is forbidden: User "ann" cannot create resource "pods"', "Forbidden")
+    return refusal(500, "failed calling webhook") if rule == "does not answer" else page(pod, 201)
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "asked", "after_a_minute"),
+    [
+        ("none", False, 1, 1),
+        ("makes it so", True, 1, 1),
+        ("rejects others", True, 2, 2),
+        ("rejects all", False, 2, 4),
+        ("may not ask", False, 1, 2),
+        ("does not answer", False, 1, 2),
+    ],
+)
+def test_a_dry_run_tells_whether_the_root_of_pods_has_to_be_read_only(
+    client, cluster, rule: str, found: bool, asked: int, after_a_minute: int
+) -> None:
+    pods: list[dict[str, Any]] = []
+
+    def answer(request: Request) -> Answer:
+        assert request.query["dryRun"] == "All"
+        pods.append(json.loads(request.body))
+        return told_about(pods[-1], rule)
+
+    request = job_manifests.JobRequest("job-1", "team", place("cpu"))
+    with contextlib.closing(Server(answer).start()) as server:
+        client.transport.access = replace(client.transport.access, server=server.url)
+        assert [preflight.has_read_only_root(client, request) for _ in range(3)] == [found] * 3
+        assert len(pods) == asked
+        cluster.clock += 61
+        assert preflight.has_read_only_root(client, request) == found
+        assert len(pods) == after_a_minute
+    assert [mount["mountPath"] for mount in pods[-1]["spec"]["containers"][-1]["volumeMounts"]].count("/tmp") == (
+        1 if rule.startswith("rejects") else 0
+    )
+
+
+def test_a_volume_of_the_settings_at_the_temporary_folder_stays_the_only_one_there() -> None:
+    settings = ClusterSettings(volume_claims=(VolumeClaim("/tmp", "scratch"),))
+    request = job_manifests.JobRequest("job-1", "team", place("cpu"), PodRequirements(settings=settings))
+
+    pod = job_manifests.pod(replace(request, has_read_only_root=True))
+
+    mounts = pod["spec"]["containers"][0]["volumeMounts"]
+    assert [mount["name"] for mount in mounts if mount["mountPath"] == "/tmp"] == ["claim-0"]
