@@ -347,3 +347,27 @@ def test_whoever_waits_is_told_that_the_store_is_away_and_goes_on_when_it_is_bac
     watched.site.bucket.heal()
 
     assert watched.ends_well(client)
+
+
+def test_a_job_whose_namespace_lost_kinetics_code_before_its_pod_began_ends_well(
+    clients: Any, site: Any, add_node: Any, namespace: str
+) -> None:
+    client = clients.start(
+        """
+        from one import add
+        job = add.run_async(2, 3)
+        tell(job.job_id)
+        tell(job.result(stream_logs=True))
+        """
+    )
+    job_id = clients.told(client.stdout.readline())
+    code = [each["metadata"]["name"] for each in site.api.get(f"{site.core}/configmaps")["items"]]
+    for name in (each for each in code if each.startswith("kinetic-runner-")):
+        site.api.delete(f"{site.core}/configmaps/{name}")
+
+    add_node(nodes.cpu(f"machine-{namespace}"))
+
+    out, said = client.communicate(timeout=60)
+    assert clients.told(out.splitlines()[-1]) == 5, said
+    assert job_id in said
+    assert "was deleted from the namespace, and was sent there again" in said

@@ -365,6 +365,9 @@ class KubeBackend:
         if warm and self.client.get(SECRET, job_manifests.object_name(name)) is not None:  # else its client died before
             return self._explain_task(name, warm, list_nodes)
         state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, found, list_nodes=list_nodes))
+        if state.code == "configuration" and self._launcher.restore_runner(state.what):
+            state = state._replace(what="kinetic's own code was deleted from the namespace, and was sent there again")
+            state = state._replace(next="wait: the node looks for it again within minutes", stuck=False)
         if state.status is JobStatus.RUNNING and state.pod and not state.what:
             state = state._replace(what=pod_logs.waiting_reason(self.client, state.pod))
         return diagnosis.to_diagnosis(state, name)

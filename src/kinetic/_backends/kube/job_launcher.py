@@ -209,6 +209,16 @@ class JobLauncher:
         if self._may_go:
             self.ensure_runner(labels)
 
+    def restore_runner(self, words: str) -> bool:
+        """Make the ConfigMap with the runner again if a pod waits for it, as words about that pod say."""
+        if runner_config_maps.name_of_own() not in words:
+            return False
+        discovery.cache_of(self._client()).forget("runner")
+        with suppress(KineticError):
+            self.ensure_runner()
+            return True
+        return False
+
     def keep(self, group: str, owner: str, kept: Mapping[str, Any], keys: Sequence[bytes]) -> None:
         """Create the Secret that the children of a batch share; it has everything once, as it may hold 1 MiB."""
         chosen = keys[:MOST_KEYS]

@@ -32,6 +32,11 @@ _NAME = r"kinetic-runner-[a-z0-9-]+"
 _ALL = f"{APP_LABEL} in ({APP},{APP_MULTI_HOST},{APP_WARM})"
 
 
+def name_of_own() -> str:
+    """Return the name of the ConfigMap of this client's code."""
+    return job_manifests.runner_name(__version__, runner_bundle.build().sha256)
+
+
 def ensure(client: Client, labels: Mapping[str, str] | None = None) -> tuple[str, bool]:
     """Make sure that the ConfigMap of this client's code exists; return its name, and whether it may be removed soon.
 
@@ -40,8 +45,7 @@ def ensure(client: Client, labels: Mapping[str, str] | None = None) -> tuple[str
     Raises:
         LaunchError: It has other content.
     """
-    built = runner_bundle.build()
-    name = job_manifests.runner_name(__version__, built.sha256)
+    built, name = runner_bundle.build(), name_of_own()
     wanted = job_manifests.runner_config_map(client.namespace, __version__, built.sha256, {RUNNER_FILE: built.data})
     found, may_go = client.get(CONFIG_MAP, name), False
     if found is not None and object_status.annotation_of(found, _MARK):

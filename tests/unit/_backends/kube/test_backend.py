@@ -11,13 +11,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from servers.informers import end_informers
-from servers.scripted import Scripted, open_lines, page
+from servers.scripted import Scripted, open_lines, page, refusal
 
-from kinetic._backends.kube import job_launcher
+from kinetic._backends.kube import job_launcher, runner_config_maps
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.connection import ClusterAddress
 from kinetic.errors import AccessDeniedError, CapacityError
@@ -71,6 +71,34 @@ class Full(Jobs):
             pod = {"metadata": {"name": "p", "uid": "p"}, "spec": {}, "status": {"conditions": [unplaced]}}
             return page({"metadata": {}, "items": [pod]})
         return page({"metadata": {}, "items": []}) if request.path.endswith("/events") else super().answer(request)
+
+
+class WithoutCode(Jobs):
+    """One from whose namespace the code of kinetic was deleted; a pod waits for it."""
+
+    name = runner_config_maps.name_of_own()
+    code: ClassVar[dict[str, Any]] = {}
+    is_denied = False
+
+    def answer(self, request: Request) -> Answer:
+        about = {"name": "p", "uid": "p", "namespace": "research"}
+        if request.path.endswith("/pods"):
+            is_placed = {"type": "PodScheduled", "status": "True"}
+            spec = {"nodeName": "n", "containers": [{"name": "kinetic-worker"}]}
+            pod = {"metadata": about, "spec": spec, "status": {"phase": "Pending", "conditions": [is_placed]}}
+            return page({"metadata": {}, "items": [pod]})
+        if request.path.endswith("/events"):
+            said = f'MountVolume.SetUp failed for volume "runner" : configmap "{self.name}" not found'
+            event = {"reason": "FailedMount", "message": said, "involvedObject": about}
+            return page({"metadata": {}, "items": [] if self.code else [event]})
+        if request.path.endswith("/configmaps"):
+            if self.is_denied:
+                return refusal(403, "configmaps is forbidden", "Forbidden")
+            self.code.update(json.loads(request.body))
+            return page(self.code, 201)
+        if "/configmaps/" in request.path:
+            return page(self.code) if self.code else refusal(404, "none", "NotFound")
+        return super().answer(request)
 
 
 @contextlib.contextmanager
@@ -210,3 +238,19 @@ def test_a_quota_that_refuses_some_jobs_says_which_others_were_started(
             backend.launch(launches)
 
     assert sorted(refused.value.launched) == ["cpu-1", "cpu-3"]
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_who_looks_at_a_pod_that_waits_for_the_code_of_kinetic_sends_it_again(tmp_path: Path, is_denied: bool) -> None:
+    class Here(WithoutCode):
+        code: ClassVar[dict[str, Any]] = {}
+
+    Here.is_denied = is_denied
+    waiting = job("job-1")
+    waiting["status"] = {"active": 1}
+    with backend_with(tmp_path, waiting, kind=Here) as backend:
+        found = backend.explain("job-1")
+
+    assert found is not None
+    assert ("was sent there again" in found.what, bool(Here.code)) == (not is_denied, not is_denied)
+    assert is_denied == ("does not exist" in found.what)
