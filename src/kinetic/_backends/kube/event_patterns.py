@@ -82,6 +82,11 @@ CREATION = (
         "the cluster's webhook {hook} does not respond, so no pod can be created",
         "ask an administrator of the cluster; the job starts when it responds"),
     Pattern(
+        "admission", r"(?i)read-?only ?root",
+        "the namespace {namespace} only accepts pods with a read-only root file system, which kinetic could not see",
+        "submit it again after an administrator of the cluster gives you the right to create pods in the namespace: a "
+        "submission asks by a dry run of one", stuck=True),
+    Pattern(
         "admission",
         r"admission webhook|ValidatingAdmissionPolicy|denied the request|denied request|security context constraint",
         "an admission rule of the cluster rejected the pod", _ADMISSION, stuck=True),

@@ -653,6 +653,9 @@ ROWS = [
         P, "suspended", "kubectl-patch has suspended it", f"kubectl patch job {NAME} -n research --type merge"),
     Row("suspended by Kueue", facts(None, job_=suspended_by("kueue")),
         P, "suspended", "kueue has suspended it", "name one in KINETIC_QUEUE"),
+    Row("a read-only root that was not seen", refused('admission webhook "v.gatekeeper.sh" denied the request: '
+        "[ro] only read-only root filesystem container is allowed: kinetic-worker"), P, "admission",
+        "only accepts pods with a read-only root file system", "the right to create pods", STUCK),
     Row("over a LimitRange", refused("maximum cpu usage per Pod is 500m.  No limit is specified"),
         P, "limit-range", "a LimitRange of the namespace research does not allow", "resources = { cpu = 0.5", STUCK),
     Row("over the disk of a LimitRange", refused('spec.containers[0].resources.requests: Invalid value: "1Gi": must be '
