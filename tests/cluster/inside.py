@@ -151,7 +151,8 @@ def arrange_mounts(plan: dict) -> None:
         if not each["source"]:  # in memory, and of this container alone
             os.makedirs(each["target"], exist_ok=True)
             mount("tmpfs", each["target"], "tmpfs", MS_NOSUID | MS_NODEV, each["options"])
-    for number, (_, target, writable) in enumerate(sources):
+    # Outer folders first: a Python that stands in for an image's may be below a folder that a volume covers.
+    for number, (_, target, writable) in sorted(enumerate(sources), key=lambda each: len(each[1][1])):
         put(f"{STAGED}/{number}", target, writable=writable)
     if plan["read_only"]:
         for path in {"/", *plan["hidden"], *plan["copied"]} - {each["target"] for each in plan["mounts"]}:
