@@ -360,14 +360,12 @@ def test_a_job_whose_namespace_lost_kinetics_code_before_its_pod_began_ends_well
         tell(job.result(stream_logs=True))
         """
     )
-    job_id = clients.told(client.stdout.readline())
+    client.stdout.readline()
     code = [each["metadata"]["name"] for each in site.api.get(f"{site.core}/configmaps")["items"]]
-    for name in (each for each in code if each.startswith("kinetic-runner-")):
-        site.api.delete(f"{site.core}/configmaps/{name}")
+    (name,) = [each for each in code if each.startswith("kinetic-runner-")]
+    site.api.delete(f"{site.core}/configmaps/{name}")
 
     add_node(nodes.cpu(f"machine-{namespace}"))
 
     out, said = client.communicate(timeout=60)
-    assert clients.told(out.splitlines()[-1]) == 5, said
-    assert job_id in said
-    assert "was deleted from the namespace, and was sent there again" in said
+    assert clients.told(out) == [5], said
