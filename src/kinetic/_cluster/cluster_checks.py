@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.kube import discovery, preflight
-from kinetic._backends.kube.client import JOB_SET, NAMESPACE, NODE, SERVICE_ACCOUNT, response_json, response_message
+from kinetic._backends.kube.client import JOB_SET, NAMESPACE, NODE, SERVICE_ACCOUNT
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
+from kinetic._backends.kube.transport import response_json, response_message
 from kinetic._cluster import policies, quotas, regions, rights
 from kinetic._cluster.accounts import Services
 from kinetic._cluster.checks import Check, Problem, texts_of

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import diagnosis
-from kinetic._backends.kube.client import EVENT, NODE, POD, response_json
+from kinetic._backends.kube.client import EVENT, NODE, POD
 from kinetic._backends.kube.job_manifests import APP_LABEL, APP_WARM, JOB_LABEL
+from kinetic._backends.kube.transport import response_json
 from kinetic._cluster.control_plane import CONTROL_PLANE_DOLLARS
 from kinetic._cluster.project_apis import COMPUTE, CONTAINER, ProjectApis
 from kinetic._google.api import ApiError

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._backends.kube.transport import DEFAULT_RETRY, Transport, UnfinishedAnswerError
+from kinetic._backends.kube.transport import (
+    DEFAULT_RETRY,
+    Transport,
+    UnfinishedAnswerError,
+    response_json,
+    response_message,
+)
 from kinetic._wire import NamedTuple
 from kinetic.errors import (
     AccessDeniedError,
@@ -91,7 +97,6 @@ _ADMISSION = (
     r"admission webhook|violates PodSecurity|ValidatingAdmissionPolicy|failed calling webhook|denied the request"
 )
 _OVER_QUOTA = "exceeded quota"
-_LONGEST = 600  # characters of a server's message
 
 
 class Listing(NamedTuple):
@@ -345,19 +350,6 @@ class Client:
             next=f"try again in a moment, or inspect it: kubectl get {kind.plural} {name} -n {self.namespace} -o yaml",
             code="name-taken",
         )
-
-
-def response_json(body: bytes) -> Object:
-    """Read an answer of the API, or return an empty dictionary for what is not JSON."""
-    try:
-        page = json.loads(body)
-    except ValueError:
-        return {}
-    return page if isinstance(page, dict) else {}
-
-
-def response_message(body: bytes) -> str:
-    return str(response_json(body).get("message") or body.decode(errors="replace").strip())[:_LONGEST]
 
 
 def _is_missing(reply: Reply) -> bool:

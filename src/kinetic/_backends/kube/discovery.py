@@ -25,8 +25,8 @@ from kinetic._backends.kube.client import (
     SERVICE,
     WHO_REVIEW,
     Kind,
-    response_json,
 )
+from kinetic._backends.kube.transport import response_json
 from kinetic._wire import NamedTuple
 from kinetic.errors import AccessDeniedError, KineticError
 

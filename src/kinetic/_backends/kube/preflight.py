@@ -31,9 +31,9 @@ from kinetic._backends.kube.client import (
     SERVICE_ACCOUNT,
     VOLUME_CLAIM,
     Kind,
-    response_json,
 )
 from kinetic._backends.kube.job_manifests import NODE_POOL, QUEUE_LABEL, node_selector, placed
+from kinetic._backends.kube.transport import response_json
 from kinetic._config.variables import read_variable
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._stores.protocol import CLOUDS, PUBLIC_VARIABLES

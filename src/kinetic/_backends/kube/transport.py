@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import json
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kinetic._backends.kube.http_connection import (
     ClosedError,
@@ -121,7 +122,7 @@ _PROXIES = frozenset({"http", "https", "socks5", "socks5h"})  # as proxies.KINDS
 # What a server with mutual TLS, as before some clusters, answers to a certificate that is missing or not accepted.
 _CERTIFICATE_REFUSED = r"_ALERT_(?:\w*CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)"
 _IN_A_HEADER = re.compile("[ -~]*")
-_FAILED_WEBHOOK = r'failed calling webhook \\*"([^"\\]+)'  # in the JSON of an answer
+_FAILED_WEBHOOK = r'failed calling webhook "([^"]+)'
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
 
@@ -231,6 +232,7 @@ DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_s
 _MESSAGE_BYTES = 1 << 20  # of a connection that both ends write to
 _AWAY_SECONDS = 30.0  # since a look failed, however often it was tried: another one is tried once
 _LOOK_SECONDS = 20.0  # for a look, after which it is not tried again: somebody waits for a list
+_LONGEST = 600  # characters of a server's message
 _LONGEST_WAIT = 30.0  # seconds; a server that asks for more is reported as unavailable
 
 Query = Mapping[str, str | int | bool]
@@ -246,6 +248,19 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     repeated: bool = False  # whether an earlier attempt may have been carried out, too
+
+
+def response_json(body: bytes) -> dict[str, Any]:
+    """Read an answer of the API, or return an empty dictionary for what is not JSON."""
+    try:
+        page = json.loads(body)
+    except ValueError:
+        return {}
+    return page if isinstance(page, dict) else {}
+
+
+def response_message(body: bytes) -> str:
+    return str(response_json(body).get("message") or body.decode(errors="replace").strip())[:_LONGEST]
 
 
 class RefusedError(Exception):
@@ -339,7 +354,7 @@ class Transport:
                     return Reply(answer.status, content, repeated=bool(failure))
                 is_unfinished, is_absent = answer.status == _TOOK_TOO_LONG, False
                 is_look = is_look and answer.status != _TOO_MANY  # it is there, and asks to come later
-                failure = f"HTTP {answer.status}: {content.decode(errors='replace')[:300]}"
+                failure = f"HTTP {answer.status}: {response_message(content)}"
                 after = answer.headers.get("retry-after", "")
                 wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
             attempt += 1

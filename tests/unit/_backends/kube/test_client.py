@@ -210,6 +210,7 @@ def test_an_admission_webhook_that_is_down_is_named_and_not_the_network_blamed(c
         connect(server).create(kube_client.JOB, JOB)
 
     assert caught.value.what == "the admission webhook validate.kyverno.svc-fail of the context test does not respond"
+    assert str(caught.value.why).endswith(f"HTTP 500: {said}")  # and not the page that it came in
     assert "ask an administrator" in str(caught.value.next)
     assert len(waited) == 3  # it may come back
 
