@@ -411,10 +411,15 @@ class Transport:
                     raise self.access.rejected(f"{self.access.server}: {error}") from error
                 if _is_untrusted(error):
                     own = "log in to the cluster again, or correct certificate-authority-data in the kubeconfig"
+                    next_ = own if self.access.authority else f"{python_runtime.TRUST}; or {own}"
+                    if re.search("has expired|not yet valid", str(error)):
+                        now = f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"
+                        next_ = f"set the clock of this machine, unless it is {now}; then the cluster's administrator "
+                        next_ += "has to renew the certificate"
                     raise BackendUnavailableError(
                         f"the certificate of {self.access.about} is not trusted",
                         why=f"{self.access.server}: {error}",
-                        next=own if self.access.authority else f"{python_runtime.TRUST}; or {own}",
+                        next=next_,
                     ) from error
                 raise
             if not isinstance(answer, Response) or answer.status != 401 or not self._reject(header, once):

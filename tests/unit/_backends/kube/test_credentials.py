@@ -454,9 +454,9 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def secure(authority: Authority) -> Iterator[str]:
-    """A server that asks for a certificate, and looks at it."""
-    pair = authority.issue("server")
+def secure(authority: Authority, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that asks for a certificate, and looks at it; its own is valid between two days from now."""
+    pair = authority.issue("server", days=getattr(request, "param", (-1, 1)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
     context.load_verify_locations(authority.certificate)
@@ -624,6 +624,21 @@ def test_a_server_that_somebody_else_signed_is_not_spoken_to_and_asked_only_once
     assert "is not trusted" in caught.value.what
     assert "SSL_CERT_FILE" not in caught.value.next
     assert "kept" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secure", [(-3, -2), (2, 3)], indirect=True, ids=["expired", "not valid yet"])
+def test_a_certificate_that_is_not_valid_by_the_clock_of_this_machine_names_that_clock(
+    tmp_path: Path, authority: Authority, secure: str
+) -> None:
+    path = config(tmp_path / "config", cluster={"server": secure, "certificate-authority": str(authority.certificate)})
+
+    with (
+        contextlib.closing(Client(read(path), "team", Retry(2, sleep=lambda _: None))) as client,
+        pytest.raises(BackendUnavailableError, match="is not trusted") as caught,
+    ):
+        client.get(kube_client.JOB, "a")
+
+    assert caught.value.next.startswith("set the clock of this machine, unless it is 20")
 
 
 def test_where_no_authority_is_named_the_variable_of_this_machines_own_is(tmp_path: Path, secure: str) -> None:
