@@ -103,6 +103,21 @@ def test_a_job_whose_machine_is_taken_away_ends_well_on_another_one(
     assert second["spec"]["nodeName"] != first["spec"]["nodeName"]
 
 
+def test_a_job_whose_machine_does_not_respond_says_so_and_ends_well_when_that_is_back(
+    watched: Watched, agent: Any, machine: str, kinetic: Any
+) -> None:
+    client = watched.start()
+    agent.set_offline(machine)
+
+    def explained() -> str:
+        told = str(kinetic("jobs", "explain", watched.job_id).out)
+        return told if f"its node {machine} does not respond" in told else ""
+
+    assert "RUNNING" in wait_for("the reason", explained, 90)
+    agent.set_online(machine)
+    assert watched.ends_well(client)
+
+
 def test_a_job_that_runs_out_of_memory_fails_and_says_so(clients: Any, site: Any, agent: Any, watched: Watched) -> None:
     pod = site.running(watched.job_id)
     wait_for("its function", lambda: "line 0002" in site.log(pod["metadata"]["name"]))

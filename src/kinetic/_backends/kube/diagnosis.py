@@ -42,6 +42,7 @@ _MOST_PODS = 3  # whose events are requested, the newest ones
 _KUEUE_UID = "kueue.x-k8s.io/job-uid"
 # Of the name of an indexed pod: its slice, where a JobSet made it, and its number there.
 _INDEX = rf"(?:-{job_manifests.SLICE_PREFIX}-(\d+))?-(\d+)-[a-z0-9]{{5}}$"
+_NODE_SILENT = "NodeNotReady"  # the event of each pod on a node that the cluster has not heard from for some 40 s
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
@@ -406,7 +407,7 @@ def _of_pods(evidence: Evidence) -> JobState:
         waiting[absent] = JobState(JobStatus.PENDING, *refused)
     first = next(iter(states.values()))
     if not waiting:
-        return first
+        return next((each for each in states.values() if each.what), first)
     host = min(waiting, key=lambda host: (not waiting[host].stuck, host))
     worst = waiting[host]
     if evidence.hosts == 1:
@@ -433,8 +434,24 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
         what = "it has ended, and the cluster has not recorded that yet"
         return JobState(JobStatus.RUNNING, "ending", what, pod=name)
     if object_status.is_running(pod):
-        return JobState(JobStatus.RUNNING, pod=name)
+        return _silent(pod, evidence) or JobState(JobStatus.RUNNING, pod=name)
     return _pending(pod, evidence)
+
+
+def _silent(pod: Object, evidence: Evidence) -> JobState | None:
+    """Explain a pod that runs, as far as is known, on a node that has stopped to respond."""
+    said = [each for each in object_status.events_of(pod, evidence.events) if each.get("reason") == _NODE_SILENT]
+    if not said or not object_status.condition_of(pod, "Ready", status="False"):
+        return None
+    node = (pod.get("spec") or {}).get("nodeName")
+    return JobState(
+        JobStatus.RUNNING,
+        "node-silent",
+        f"its node {node} does not respond, so its log and what it does cannot be seen; it may still run there",
+        object_status.event_message(said[-1]),
+        f"wait: the job continues if the node comes back; if it is gone for good: kubectl delete node {node}",
+        pod=object_status.object_name(pod),
+    )
 
 
 def _with_node(lost: Explanation, pod: Object) -> Explanation:

@@ -585,6 +585,11 @@ ROWS = [
         "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
         "rejected it at the last moment", "", WAIT),
     # ---------------------------------------------------------------------------------------------------------- ended
+    Row("running on a node that is away", facts(pod(node="node-1", phase="Running", containerStatuses=RUNNING,
+        conditions=[condition("Ready", "", "", holds=False)]), event("NodeNotReady", "Node is not ready")), R,
+        "node-silent", "its node node-1 does not respond", "kubectl delete node node-1"),
+    Row("running on a node that was away", facts(pod(node="node-1", phase="Running", containerStatuses=RUNNING,
+        conditions=[condition("Ready", "", "")]), event("NodeNotReady", "Node is not ready")), R, "", "", ""),
     Row("running", facts(pod(node="node-1", phase="Running", containerStatuses=RUNNING)), R, "", "", ""),
     Row("complete", facts(None, job_=job(condition("Complete"))), S, "", "", ""),
     Row("success counted soon", facts(None, job_=job(condition("SuccessCriteriaMet"))), S, "", "", ""),
