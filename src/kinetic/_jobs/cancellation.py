@@ -106,10 +106,11 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, left: Observation | None, *
     """
     store, backend = locate.store_of(job), locate.backend_of(job)
     if not backend.stop([job.job_id], wait=wait):
+        of_pod = "its pod is deleted; on a node that does not respond, it ends when that is back or removed"
         raise BackendError(
             f"{job.job_id} is cancelled, but its processes have not ended within {wait:g} s",
-            why="they were asked to end, and are killed 5 s after that",
-            next=f"kinetic jobs status {job.job_id}",
+            why="they were asked to end, and are killed 5 s after that" if backend.is_here else of_pod,
+            next=f"kinetic jobs cancel {job.job_id}     waits for them again",
             code="still-ending",
         )
     step("canceller:stopped")

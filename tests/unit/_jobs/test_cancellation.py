@@ -79,6 +79,8 @@ def test_processes_that_do_not_end_are_an_error_and_not_forgotten(backend, job, 
             cancellation.cancel(job, wait=1)
 
     assert caught.value.code == "still-ending"
+    assert "on a node that does not respond" in str(caught.value.why)
+    assert f"kinetic jobs cancel {job.job_id}" in str(caught.value.next)
     assert locate.read_page(locate.store_of(job), job.job_id) is None
     assert backend.jobs == [job.job_id]
     assert cancellation.cancel(job, wait=1)
