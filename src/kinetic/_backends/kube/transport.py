@@ -373,6 +373,12 @@ class Transport:
                         why=f"the cluster creates and changes nothing without its answer: {failure}",
                         next="ask an administrator of the cluster, and try again when it responds",
                     )
+                if failure.startswith(f"HTTP {_TOO_MANY}:"):
+                    raise kind(
+                        f"{self.access.about} has too many requests, and refuses ours",
+                        why=f"{self.access.server}: {failure}",
+                        next="try again in a few minutes; jobs that run are not concerned",
+                    )
                 raise kind(
                     f"{self.access.about} does not respond",
                     why=f"{self.access.server}: {failure}",

@@ -215,6 +215,14 @@ def test_an_admission_webhook_that_is_down_is_named_and_not_the_network_blamed(c
     assert len(waited) == 3  # it may come back
 
 
+def test_a_server_with_too_many_requests_is_not_said_to_be_away(connect) -> None:
+    busy = Scripted(refusal(429, "Too many requests, please try again later."))
+    with busy as server, pytest.raises(BackendUnavailableError, match="has too many requests, and refuses") as caught:
+        connect(server).create(kube_client.JOB, JOB)
+
+    assert "network" not in str(caught.value.next)
+
+
 def test_nobody_listening_is_said_with_the_address(connect) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
