@@ -170,6 +170,35 @@ def test_a_value_that_cannot_be_pickled_is_a_clear_failure_with_its_repr(submit)
     assert job.status() is kinetic.JobStatus.FAILED
 
 
+def test_a_value_that_cannot_be_pickled_as_a_whole_is_shown_once(submit) -> None:
+    job = submit("@on_cpu\ndef train(): return (number for number in [1])")
+
+    with pytest.raises(kinetic.errors.ResultNotPicklableError) as raised:
+        job.result()
+
+    assert raised.value.why == "TypeError: cannot pickle 'generator' object"
+    assert raised.value.__notes__[0].startswith("The value was: <generator object train")
+
+
+def test_the_traceback_of_a_value_that_refuses_to_be_pickled_begins_in_the_users_code(submit) -> None:
+    job = submit(
+        """
+        class Open:
+            def __reduce__(self): raise ValueError("it is open")
+
+        @on_cpu
+        def train(): return [Open()]
+        """
+    )
+
+    with pytest.raises(kinetic.errors.ResultNotPicklableError, match="it is open") as raised:
+        job.result()
+
+    (traceback,) = [note for note in raised.value.__notes__ if note.startswith("Remote traceback")]
+    assert "in __reduce__" in traceback
+    assert "cloudpickle" not in traceback
+
+
 def test_what_can_be_pickled_of_a_value_is_kept_in_the_error(submit) -> None:
     job = submit(
         """

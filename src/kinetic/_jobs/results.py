@@ -448,7 +448,7 @@ def _not_picklable(outcome: Outcome, function: str, partial: object) -> JobError
     why = f"{error.get('type')}: {error.get('message')}"
     if path and error.get("too_deep"):
         what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
-    elif path:
+    elif path and path != "the value":  # which a note shows
         why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
     advice = "return list(…) of it" if kind == "builtins.generator" else "return plain data"
     advice += ", or write it into KINETIC_OUTPUT_DIR"

@@ -545,7 +545,7 @@ def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[
         return _failed("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
     if isinstance(error, MemoryError):
         return _failed("memory", f"there was not enough memory to pickle the value, a {type_name(value)}")
-    described = {**describe(error, skip=4), "repr": repr_of(value), "value_type": type_name(value)}
+    described = {**describe(error, skip=5), "repr": repr_of(value), "value_type": type_name(value)}
     with contextlib.suppress(BaseException):  # user code, once more
         described |= _diagnosis(value)
     report = {"status": outcomes.FAILED, "cause": "serialization", "error": described}
