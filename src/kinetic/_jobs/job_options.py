@@ -97,15 +97,22 @@ _TEXTS = (
 
 
 _OTHER_WORDS = {  # of other tools, by our option
-    "accelerator": "gpu gpus tpu device",
-    "deadline": "timeout time_limit",
+    "accelerator": "gpu gpus num_gpus gpus_per_node tpu device",
+    "deadline": "timeout timeout_seconds timeout_min time_limit",
     "container_image": "image",
-    "resources": "cpu memory disk",
+    "resources": "cpu cpus cpus_per_task memory mem mem_gb disk",
     "capture_env_vars": "env env_vars secrets",
     "retries": "max_retries",
+    "spot": "preemptible",
+    "zone": "region",
+    "output_dir": "checkpoint_dir",
     "volumes": "mounts",
     "after": "depends_on",
 }
+
+
+_PACKAGES = "leave it out; name packages in the project's requirements.txt or pyproject.toml"
+_ELSEWHERE = dict.fromkeys(("requirements", "dependencies", "packages", "pip", "pip_packages"), _PACKAGES)
 
 
 def check_names(given: Iterable[str], call: str) -> None:
@@ -114,12 +121,18 @@ def check_names(given: Iterable[str], call: str) -> None:
         if name not in Options._fields:
             import difflib
 
-            ours = next((ours for ours, theirs in _OTHER_WORDS.items() if name in theirs.split()), None)
-            near = [ours] if ours else difflib.get_close_matches(name, Options._fields, 3)
+            from kinetic._config.variables import VARIABLES  # only on the way to an error
+
+            elsewhere = _ELSEWHERE.get(name, "leave it out")
+            if (variable := f"KINETIC_{name.upper()}") in VARIABLES:
+                near, elsewhere = [], f"leave it out, and set {variable}"
+            else:
+                ours = next((ours for ours, theirs in _OTHER_WORDS.items() if name in theirs.split()), None)
+                near = [ours] if ours else difflib.get_close_matches(name, Options._fields, 3)
             raise OptionTypeError(
                 f"{name!r} is not an option of kinetic.run",
                 why=f"nearest: {', '.join(near)}" if near else f"options: {', '.join(Options._fields)}",
-                next=f"{call}{near[0]}=…)" if near else "leave it out",
+                next=f"{call}{near[0]}=…)" if near else elsewhere,
             )
 
 

@@ -163,7 +163,7 @@ def test_all_thirteen_may_be_given_by_position() -> None:
     assert (options.namespace, options.spot, options.output_dir) == ("n", True, "/out")
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("acelerator", "accelerator"), ("timeout", "deadline")])
+@pytest.mark.parametrize(("wrong", "right"), [("acelerator", "accelerator"), ("timeout", "deadline"), ("cpus", "resources")])
 def test_a_parameter_that_does_not_exist_is_a_type_error_with_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=f"'{wrong}' is not an option") as raised:
         kinetic.run(**{wrong: "cpu"})
@@ -173,6 +173,17 @@ def test_a_parameter_that_does_not_exist_is_a_type_error_with_the_nearest(wrong:
     with pytest.raises(TypeError, match=f"'{wrong}' is not an option") as raised:
         kinetic.run_command(["ls"], **{wrong: "cpu"})
     assert raised.value.next == f"kinetic.run_command(…, {right}=…)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"), [("queue", "set KINETIC_QUEUE"), ("requirements", "the project's requirements.txt")]
+)
+def test_what_is_set_elsewhere_is_refused_with_the_place(wrong: str, where: str) -> None:
+    with pytest.raises(OptionTypeError, match=f"'{wrong}' is not an option") as raised:
+        kinetic.run(**{wrong: "x"})
+
+    assert raised.value.next is not None
+    assert where in raised.value.next
 
 
 @pytest.mark.parametrize(
