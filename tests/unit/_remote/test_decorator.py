@@ -163,7 +163,9 @@ def test_all_thirteen_may_be_given_by_position() -> None:
     assert (options.namespace, options.spot, options.output_dir) == ("n", True, "/out")
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("acelerator", "accelerator"), ("timeout", "deadline"), ("cpus", "resources")])
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("acelerator", "accelerator"), ("timeout", "deadline"), ("cpus", "resources")]
+)
 def test_a_parameter_that_does_not_exist_is_a_type_error_with_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=f"'{wrong}' is not an option") as raised:
         kinetic.run(**{wrong: "cpu"})
