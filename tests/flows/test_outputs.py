@@ -295,6 +295,7 @@ def test_each_mistake_has_its_answer(project, write, kinetic, tmp_path):
     assert "has not written any files to" in listed.err
     assert (nothing.code, path.code, out.code, there.code, nobody.code) == (1, 1, 2, 2, 1)  # 2: as it was typed
     assert "[data-missing]" in nothing.err
+    assert f"next:  kinetic jobs logs {empty}" in nothing.err
     assert "nearest: model.bin" in path.err
     assert "not a path below the output directory" in out.err
     assert f"next:  kinetic outputs ls {job}     lists" in out.err

@@ -225,8 +225,8 @@ class Copy:
                 next=f"kinetic outputs ls {place.job_id} --recursive",
             )
         if not found.files:
-            why = f"looked in {place.address}"
-            raise DataMissingError(no_files_text(place), why=why, next="kinetic jobs list --all")
+            why = "only files in the output folder are kept; the end of the log lists what a job wrote elsewhere"
+            raise DataMissingError(no_files_text(place), why=why, next=f"kinetic jobs logs {place.job_id}")
         return cls(found, default_folder(place.job_id) if to is None else to, force=force)
 
     def __init__(self, found: FoundOutputs, to: str | os.PathLike[str], *, force: bool = False) -> None:
