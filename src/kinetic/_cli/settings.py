@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from kinetic._cli import shared_options
+from kinetic._cli.error_output import SuggestionError
 from kinetic._config import cluster, profiles, project_options, variables
 from kinetic._config import target as settings
 from kinetic._config.options import BY_NAME
@@ -74,8 +75,22 @@ class Row(NamedTuple):
         return without_secrets(self.value) if isinstance(self.value, str) else self.value
 
 
+class _Show(click.Choice[str]):
+    """The one word that may follow; who types another one, as ``set``, wants to change a setting."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices:
+            raise SuggestionError(
+                f"kinetic config only shows settings, got {value!r}",
+                ctx or click.get_current_context(),
+                why="a setting is an environment variable, or in a profile or pyproject.toml",
+                next="kinetic profile create -h",
+            )
+        return super().convert(value, param, ctx)
+
+
 @click.command
-@click.argument("what", required=False, type=click.Choice(["show"]), metavar="[show]")
+@click.argument("what", required=False, type=_Show(["show"]), metavar="[show]")
 @shared_options.json_option
 def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" and "config show" are the same
     """Show every setting, its value and its source.

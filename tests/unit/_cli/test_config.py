@@ -127,6 +127,15 @@ def test_config_and_config_show_are_the_same_table(kinetic, folder) -> None:
     assert ["context_size_warn_mb", "100", "default"] in lines
 
 
+@pytest.mark.parametrize("words", [("set", "project", "acme"), ("get", "project"), ("backend",)])
+def test_who_wants_to_change_a_setting_is_told_where(kinetic, words: tuple[str, ...]) -> None:
+    refused = kinetic("config", *words)
+
+    assert refused.exit_code == 2
+    assert f"error: kinetic config only shows settings, got '{words[0]}' [usage]" in refused.stderr
+    assert "next:  kinetic profile create -h" in refused.stderr
+
+
 def test_without_a_namespace_that_of_the_context_holds(kinetic, folder, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_BACKEND", "gke")
     monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "lab")
