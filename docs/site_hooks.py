@@ -25,6 +25,7 @@ LINK = re.compile(r"\]\(((?:\.\./)+[^)\s#]+)")
 NEEDS = re.compile(r"^<!-- needs: .* -->\n", re.MULTILINE)  # for the test of the snippets
 LANGUAGES = {".py": "python", ".md": "markdown", ".ipynb": "json", ".toml": "toml"}
 SHOWN = "repository"  # the folder of the site with files of the repository
+FOR_DEVELOPERS = ("design/", f"{SHOWN}/")  # which the search lists below the pages for users
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -50,6 +51,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - mkdocs passes them by name
     """Lead links out of docs/ to the pages that on_files added, and drop what only the tests read."""
+    if page.file.src_uri.startswith(FOR_DEVELOPERS):
+        page.meta["search"] = {"boost": 0.1}
 
     def link_to(found: re.Match[str]) -> str:
         path = outside(page.file.src_uri, found[1])

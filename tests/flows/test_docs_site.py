@@ -195,6 +195,20 @@ def test_the_search_finds_a_page(browser, address: str, site: Path, opened: str)
         assert visit.strangers == []
 
 
+@pytest.mark.parametrize(("word", "page"), [("oom", "errors"), ("proxy", "clusters")])
+def test_the_search_reads_words_in_brackets_and_lists_the_pages_for_developers_last(
+    browser, address: str, site: Path, word: str, page: str
+):
+    with browsers.visit(browser, f"{address}/{site.name}/index.html") as visit:
+        visit.page.keyboard.press("/")
+        visit.page.keyboard.type(word)
+        visit.page.locator(f".md-search-result__item a[href*='{page}.html']").first.wait_for(timeout=20_000)
+        links = visit.page.locator(".md-search-result__item > a").evaluate_all("all => all.map(each => each.href)")
+
+    are_for_developers = ["/design/" in link for link in links]
+    assert are_for_developers == sorted(are_for_developers)
+
+
 def test_the_button_of_a_console_copies_what_is_typed(browser, address: str, site: Path):
     typed = []
     with browsers.visit(browser, f"{address}/{site.name}/jobs.html") as visit:
