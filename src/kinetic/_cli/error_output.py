@@ -36,7 +36,7 @@ _INDENT = " " * len("error: ")
 CALLED = "kinetic.called"  # in the meta of click's contexts: the Called command
 WORDS = "kinetic.words"  # and what was typed after "kinetic"
 _ADVICE = re.compile(r'(--[\w-]+ )?(?<![\w?&-])([a-z]\w*) ?= ?(?:"([^"]+)"|(\w[\w.=]*(?:,\w[\w.=]*)*))')
-_OTHER_FLAGS = {"on_done": "--notify", "container_image": "--image"}  # of commands that have none of the option's name
+_OTHER_FLAGS = {"on_done": "--notify"}  # of commands that have none of the option's name
 
 
 class Called(NamedTuple):

@@ -160,7 +160,7 @@ def prune(older: float, yes: bool, dry_run: bool, as_json: bool) -> None:
 
     Layers that no image has any more are removed as well. A job that still waits for one has it built again.
 
-    Example: kinetic image prune --older 7d
+    Example: kinetic image prune --older-than 7d
     """
     from kinetic._images import image_notes
 

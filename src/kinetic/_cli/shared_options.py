@@ -114,10 +114,15 @@ namespace_option = click.option(
 
 
 def place_options(function: Command) -> Command:
-    """Add --project, --zone and --cluster."""
+    """Add --project, --zone and --cluster, which the help shows below the command's own options."""
+    added: list[click.Parameter] = []
     for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
         help_ = f"{what}.  [default: KINETIC_{name.upper()}, or the profile]"
-        function = click.option(f"--{name}", metavar="NAME", help=help_)(function)
+        added.append(click.Option([f"--{name}"], metavar="NAME", help=help_))
+    vars(function)["__click_params__"] = [
+        *added,
+        *vars(function).get("__click_params__", ()),
+    ]  # click shows the last first
     return function
 
 
@@ -254,7 +259,8 @@ def prune_options(default: str) -> Callable[[Command], Command]:
         function = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")(function)
         function = yes_option(function)
         help_ = f"Not used for so long, such as 7d.  [default: {default}]"
-        return click.option("--older", type=Duration(), default=default, metavar="TIME", help=help_)(function)
+        names = ("--older-than", "--older", "older")
+        return click.option(*names, type=Duration(), default=default, metavar="AGE", help=help_)(function)
 
     return decorate
 

@@ -56,7 +56,13 @@ def warm() -> None:
     metavar="TIME",
     help="How long it takes jobs at most.  [default: 8h]",
 )
-@click.option("--image", metavar="ADDRESS", help="The image of its jobs.  [default: as for jobs of this project]")
+@click.option(
+    "--container-image",
+    "--image",
+    "image",
+    metavar="ADDRESS",
+    help="The image of its jobs.  [default: as for jobs of this project]",
+)
 @click.option("--spot", is_flag=True, default=None, help="Spot capacity, which can be reclaimed at short notice.")
 @click.option("--another", is_flag=True, help="Start one although another one of yours is idle or starting.")
 def start(

@@ -65,7 +65,7 @@ def test_pruning_asks_or_is_told_and_a_dry_run_changes_nothing(kinetic, home, ad
     add("jax/old-cache", 64_000, days=9)
     add("jax/new-cache", 32_000)
 
-    dry = kinetic("cache", "prune", "--older", "7d", "--dry-run")
+    dry = kinetic("cache", "prune", "--older-than", "7d", "--dry-run")
     refused = kinetic("cache", "prune", "--older", "7d")
     assert dry.stderr.strip() == "would remove 1 compiled file, 64.0 kB"
     assert "kinetic cache prune --older 7d --yes" in refused.stderr

@@ -151,6 +151,15 @@ def test_a_command_says_what_its_arguments_and_options_are(path: str) -> None:
             assert "." in (parameter.help or ""), parameter.name
 
 
+@pytest.mark.parametrize("path", sorted(path for path in LEAVES if not path.startswith(("up", "down", "profile"))))
+def test_the_options_of_a_cluster_come_after_a_commands_own(path: str) -> None:
+    names = [each.name for each in LEAVES[path].params if isinstance(each, click.Option)]
+    place = [name for name in names if name in {"project", "zone", "cluster"}]
+
+    if place == ["project", "zone", "cluster"]:
+        assert names[-3:] == place
+
+
 @pytest.mark.parametrize("line", [call for call in JSON_CALLS if not call.startswith(("jobs result", "batch results"))])
 def test_a_table_has_no_colour_in_it_whatever_the_terminal(line: str, call, monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
