@@ -122,9 +122,6 @@ class RunCommand(click.Command):
     is_flag=True,
     help="For commands only: print the command, or each command of a sweep, and submit nothing.",
 )
-@click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
-@shared_options.place_options
-@shared_options.namespace_option
 @click.option("--output-dir", metavar="PLACE", help="Its output folder, KINETIC_OUTPUT_DIR in the job.")
 @click.option(
     "--env",
@@ -145,6 +142,9 @@ class RunCommand(click.Command):
 @click.option("--report-to", type=int, hidden=True, help="For kinetic dev: the descriptor of its pipe.")
 @click.option("--start-at", type=int, hidden=True, help="For kinetic dev: the descriptor that says when to begin.")
 @shared_options.json_option
+@click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
+@shared_options.namespace_option
+@shared_options.place_options
 @click.pass_context
 def run(
     ctx: click.Context,
