@@ -161,6 +161,15 @@ def test_an_error_that_is_none_of_ours_is_shown_as_python_shows_it(theirs: Any) 
     )
 
 
+def test_a_call_of_ours_that_does_not_fit_shows_the_users_line_only(theirs: Any) -> None:
+    theirs.write("script.py", "from theirs import fail\nfail.run_async_map([1], retry=2)\n")
+
+    done = theirs.run("script.py")
+
+    assert frames(done.stderr) == ["<module>"]
+    assert done.stderr.endswith("got an unexpected keyword argument 'retry'. Did you mean 'retries'?\n")
+
+
 def test_pytest_shows_the_users_frames_and_what_an_assert_in_a_job_says(theirs: Any) -> None:
     theirs.write(
         "test_theirs.py",

@@ -322,7 +322,14 @@ def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
         return _text_of_job(error, at, remote)
     if isinstance(error, BatchError | JobError):
         return _frames(at) + _last_lines(error)
-    return _last_lines(error) + _place(at) if isinstance(error, KineticError) else None
+    if isinstance(error, KineticError):
+        return _last_lines(error) + _place(at)
+    last = at
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if isinstance(error, TypeError) and last is not None and _is_ours(last) and last.tb_frame.f_code.co_name == "calls":
+        return _frames(at) + _last_lines(error)  # the call did not fit the signature of a public function
+    return None
 
 
 def _report_awaits() -> bool:
