@@ -192,3 +192,18 @@ def test_a_pinned_commit_that_was_harmed_on_this_machine_is_loaded_again(tmp_pat
     assert Path(path, "train", "data.arrow").read_bytes() == b"rows"
     assert len(library()) == 2
     assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "last"), [(0, "kinetic: fetched hf://acme/set"), (1, "kinetic: fetching hf://acme/set")]
+)
+def test_a_data_set_that_could_not_be_loaded_is_not_called_fetched(tmp_path, capsys, code, last):
+    now = [0.0]
+    fetching = transfer.Transfer("hf://acme/set", clock=lambda: now[0])
+    now[0] = 6.0
+    fetching.received(1_000_000)
+
+    ended = hugging_face._run([sys.executable, "-c", f"exit({code})"], tmp_path, {}, fetching)
+
+    assert ended == code
+    assert capsys.readouterr().err.splitlines()[-1].startswith(last)

@@ -170,7 +170,8 @@ def _run(words: list[str], scratch: Path, environ: dict[str, str], transfer: Tra
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(_LOOK_SECONDS)
-                    transfer.end()
+                    if code == 0:
+                        transfer.end()
                     return code
                 before, written = written, _size_below(scratch)
                 transfer.received(written - before)
