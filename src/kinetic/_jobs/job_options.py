@@ -348,7 +348,7 @@ def _checked_after(value: object) -> tuple[Any, ...]:
         if not hasattr(type(handle), FOLLOWED):
             advice = f'after=[kinetic.attach("{handle}")]' if isinstance(handle, str) else "after=[job]"
             raise OptionTypeError(
-                f"after={str(value)[:80]} names no jobs",
+                f"after={value!r:.80} names no jobs",
                 why=f"{handle!r:.80} is of type {type(handle).__qualname__}, and not the handle of a job or batch",
                 next=advice,
             )
