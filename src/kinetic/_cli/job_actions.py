@@ -126,6 +126,13 @@ def cleanup(
     filters = Filters(**given)
     shared_options.check_removal(f"kinetic jobs cleanup {' '.join(job_ids) or '--all'}", k8s=k8s, gcs=gcs)
     if not job_ids and not everything:
+        if filters != Filters():
+            raise error_output.SuggestionError(
+                "what selects jobs needs --all",
+                click.get_current_context(),
+                why="without a job id, only --all removes jobs",
+                next=shared_options.typed_again("--all"),
+            )
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
     if job_ids and (everything or filters != Filters() or dry_run):
         raise click.UsageError("--all, --dry-run and what selects jobs cannot be used with a job id")

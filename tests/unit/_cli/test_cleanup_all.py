@@ -240,6 +240,12 @@ def test_it_must_be_clear_whether_one_or_all_are_meant(words, kinetic) -> None:
     assert kinetic("jobs", "cleanup", *words).exit_code == 2
 
 
+def test_who_selects_jobs_without_all_gets_the_line_with_it(kinetic) -> None:
+    refused = kinetic("jobs", "cleanup", "--older-than", "7d")
+
+    assert refused.stderr.endswith("next:  kinetic jobs cleanup --older-than 7d --all\n")
+
+
 def test_removing_neither_resource_nor_artifacts_is_refused(kinetic, made_job) -> None:
     job_id = made_job()
 
