@@ -317,11 +317,7 @@ def of_class(kind: Any, reduced: Any) -> Any:
         return _struct(kind, sys.modules[make.__module__]._lookup_class_or_track, arguments[4])  # noqa: SLF001 - its id
     if type(kind).__name__ == "_TypedDictMeta" and "__orig_bases__" not in vars(kind):  # some of Python 3.11
         arguments = (*arguments[:2], (typing.TypedDict,), *arguments[3:])
-    slots = kind.__dict__.get("__slots__")
-    if slots is not None and not issubclass(kind, tuple | BaseException):
-        place = next(place for place, each in enumerate(arguments) if isinstance(each, dict))
-        names = slots if isinstance(slots, str) else tuple(slots)
-        arguments = (*arguments[:place], {**arguments[place], "__slots__": names}, *arguments[place + 1 :])
+    arguments = _with_slots(kind, arguments)
     if _told(kind.__mro__[1:]) or not own_name(type(kind)):
         make, arguments = make_class, (make, *arguments)
     if calls := [*_registrations(kind)]:
@@ -329,6 +325,15 @@ def of_class(kind: Any, reduced: Any) -> Any:
             make = _make_registered
         return make, arguments, (rest[-1], rest[0], calls), None, None, _fill_and_register
     return make, arguments, *rest
+
+
+def _with_slots(kind: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    slots = vars(kind).get("__slots__")
+    if slots is None or issubclass(kind, tuple | BaseException):
+        return arguments
+    place = next(place for place, each in enumerate(arguments) if isinstance(each, dict))
+    names = slots if isinstance(slots, str) else tuple(slots)
+    return (*arguments[:place], {**arguments[place], "__slots__": names}, *arguments[place + 1 :])
 
 
 def _enum(kind: Any, make: Any, arguments: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
