@@ -309,7 +309,7 @@ class PickleRules:
             if type(value) is type:
                 continue
             is_ours = references.WRAPPED in type(value).__dict__
-            made = references.plain(value) if is_ours else value  # by decorators below ours
+            made: Any = references.plain(value) if is_ours else value  # by decorators below ours
             is_class = issubclass(type(made), type)
             found = class_source.class_source(made) if is_class else class_source.function_source(name, made)
             if found and why_unpicklable(made, self):

@@ -300,14 +300,8 @@ def of_class(kind: Any, reduced: Any) -> Any:
     reduce = copyreg.dispatch_table.get(type(kind)) if isinstance(kind, type) else None
     if reduce and isinstance(made := reduce(kind), tuple) and not any(made[2:]):  # a state would be lost
         return references.made_class, (kind.__module__, kind.__qualname__, *made[:2])
-    if isinstance(kind, type) and isinstance(reduced, tuple):
-        is_hidden = kind.__module__ == "builtins" and kind.__flags__ & _MADE_BY_CLASS  # as errors of equinox
-        own = [*sys.modules.values()] if is_hidden else [sys.modules.get(kind.__module__)]
-        libraries = [each for each in own if "-packages/" in str(getattr(each, "__dict__", {}).get("__file__"))]
-        if found := place_of(kind, libraries):
-            return references.decorated, found
-    if isinstance(reduced, tuple) and (generic := getattr(kind, "__pydantic_generic_metadata__", {})).get("origin"):
-        return operator.getitem, (generic["origin"], generic["args"])
+    if isinstance(kind, type) and isinstance(reduced, tuple) and (asked := _asked_for(kind)):
+        return asked
     if isinstance(reduced, tuple) and isinstance(kind, EnumMeta):
         return _enum(kind, *reduced)
     if not isinstance(kind, type) or not isinstance(reduced, tuple) or reduced[1][0] is not type(kind):
@@ -506,6 +500,17 @@ def place_of(thing: object, modules: Iterable[Any]) -> tuple[str, str] | None:
             if value is thing:
                 return module.__name__, name
     return None
+
+
+def _asked_for(kind: type) -> tuple[Any, ...] | None:
+    """Return how one asks a library for a class: by the name there, or as a generic model of pydantic has it made."""
+    generic = vars(kind).get("__pydantic_generic_metadata__", {})
+    if generic.get("origin"):
+        return operator.getitem, (generic["origin"], generic["args"])
+    is_hidden = kind.__module__ == "builtins" and kind.__flags__ & _MADE_BY_CLASS  # as errors of equinox
+    own = [*sys.modules.values()] if is_hidden else [sys.modules.get(kind.__module__)]
+    libraries = [each for each in own if "-packages/" in str(getattr(each, "__dict__", {}).get("__file__"))]
+    return (references.decorated, place) if (place := place_of(kind, libraries)) else None
 
 
 _ONE_OF_A_LIBRARY = {  # by the name of the type: of which a process has one, and a copy has no effect
