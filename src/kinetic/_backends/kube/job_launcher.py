@@ -84,7 +84,7 @@ class JobLauncher:
         found = request_of(
             launch,
             client.namespace,
-            runner=self.ensure_runner(settings.labels),
+            runner=runner_config_maps.name_of_own(),
             secret=job_manifests.object_name(launch.order.job_id if shared is None else launch.group),
             account=account,
             environ=self._environ if launch.environ is None else launch.environ,
@@ -92,7 +92,10 @@ class JobLauncher:
             security=preflight.pod_security(client),
             needs_token=preflight.starts_followers(client, account),
         )
-        return replace(found, has_read_only_root=preflight.has_read_only_root(client, found))
+        ensure = partial(self.ensure_runner, settings.labels)
+        found = replace(found, has_read_only_root=preflight.has_read_only_root(client, found, ensure))
+        ensure()
+        return found
 
     def make_task(
         self, launch: Launch, umask: int, pod: str, holder: Mapping[str, str] | None = None, *, differs: bool = False

@@ -378,10 +378,11 @@ def _request_pod_security(client: Client) -> str:
     return str((about.get("labels") or {}).get(_ENFORCED) or "")
 
 
-def has_read_only_root(client: Client, request: JobRequest) -> bool:
+def has_read_only_root(client: Client, request: JobRequest, beside: Callable[[], object] = lambda: None) -> bool:
     """Return whether a policy of the cluster rejects pods that may write into their root file system, or forbids it.
 
     A dry run of a pod tells, which needs the right to create pods; without it, or an answer, a pod has none of this.
+    Where the cluster is asked, ``beside`` is called at the same time.
     """
 
     def ask() -> bool | None:
@@ -405,7 +406,11 @@ def has_read_only_root(client: Client, request: JobRequest) -> bool:
     def seconds(found: bool | None) -> float:
         return discovery.SHORT_SECONDS if found is None else discovery.LONG_SECONDS
 
-    return bool(discovery.cache_of(client).ask("root", ask, seconds))
+    def ask_beside() -> bool | None:
+        found, _ = kube_client.request_all([ask, beside])
+        return found  # type: ignore[return-value] # of the first
+
+    return bool(discovery.cache_of(client).ask("root", ask_beside, seconds))
 
 
 def sees_namespace(client: Client) -> bool:
