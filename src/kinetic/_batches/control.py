@@ -282,18 +282,11 @@ class ControlLog:
             self._exempt |= wanted.keys()
 
 
-LEASE = documents.PageKind(
-    "lease",
-    "the lease",
-    fields.builder(
-        LeasePage,
-        {
-            "epoch": fields.integer(0, fields.BYTES),
-            "machine": fields.text(),
-            "name": fields.text(),
-            "pid": fields.integer(0, 1 << 31),
-            "released": fields.boolean,
-        },
-    ),
-    1 << 14,
-)
+_LEASE_READERS = {
+    "epoch": fields.integer(0, fields.BYTES),
+    "machine": fields.text(),
+    "name": fields.text(),
+    "pid": fields.integer(0, 1 << 31),
+    "released": fields.boolean,
+}
+LEASE = documents.PageKind("lease", "the lease", fields.builder(LeasePage, _LEASE_READERS), 1 << 14)

@@ -22,7 +22,7 @@ PAGES = [
     (records.Settings, records._SETTINGS),
     (task.Task, task.READERS),
     (task.PodSettings, task.POD_READERS),
-    (control.LeasePage, control.LEASE.build.args[1]),
+    (control.LeasePage, control._LEASE_READERS),
     (records.ControlEntry, records._ENTRY),
     (order.Predecessor, order._PREDECESSOR),
 ]
