@@ -30,7 +30,7 @@ LOOK = """
 import importlib.metadata as metadata, json, os, shutil, subprocess, sys
 import alpha, json.decoder, spaces.one, spaces.two, twin
 said = lambda name: subprocess.run([name], capture_output=True, text=True, check=True).stdout.strip()
-pyc = lambda module: open(module.__cached__, "rb").read(8)[4]
+pyc = lambda module: open(module.__spec__.cached, "rb").read(8)[4]
 print(json.dumps({
     "version": sys.version.split()[0],
     "prefix": sys.prefix,

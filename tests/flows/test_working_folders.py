@@ -105,7 +105,7 @@ JOBS = """
     def seen():
         about = {name: os.stat(name) for name in os.listdir(".") if os.path.isfile(name)}
         files = {name: (each.st_ino, each.st_ctime_ns) for name, each in about.items()}
-        bytecode = os.stat(helper.__cached__)
+        bytecode = os.stat(helper.__spec__.cached)
         text = open("script.py").read()
         return helper.VALUE, files, (bytecode.st_ino, bytecode.st_ctime_ns), os.getppid(), text
 

@@ -67,7 +67,7 @@ def test_an_image_has_its_base_its_wheels_their_programs_and_bytecode(
 import sys; sys.path.insert(0, {str(packages)!r})
 import alpha, importlib.metadata
 alpha.main()
-print(alpha.__cached__, importlib.metadata.version("beta"))
+print(alpha.__spec__.cached, importlib.metadata.version("beta"))
 """
     found = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[0] == "alpha runs"
