@@ -308,7 +308,7 @@ def test_caches_generic_functions_and_names_of_types_of_a_script_run(project) ->
                 row = Row.__value__
                 shown = str(row).replace("__main__.", "")  # which Python 3.15 writes
                 assert shown == "list[Row] | dict[str, Row] | Some[int]" and row.__args__[0].__args__[0] is Row
-                assert Row.__module__ == "__main__"
+                assert Row.__module__ == Some.__module__ == "__main__"
                 assert Some.__type_params__ == Some.__value__.__parameters__ and str(Some[int]).endswith("Some[int]")
             values = fibonacci(60), short(3), model.size, model.twice(4), model.tell(1), model.tell(""), typed(9)
             return values, len(wrappers.CALLS), model

@@ -256,8 +256,7 @@ def cached(it: Any) -> tuple[Any, ...]:
 
 def _of_alias(it: Any) -> tuple[Any, ...]:
     if it.__type_params__:
-        kind: Any = type(it)
-        return functools.partial(kind, type_params=it.__type_params__), (it.__name__, it.__value__)
+        return make_generic_alias, (type(it), it.__name__, it.__module__, it.__value__, it.__type_params__)
     return make_alias, (it.__name__, it.__module__), (it.__value__,), None, None, _give_value
 
 
@@ -267,6 +266,12 @@ def make_alias(name: str, module: str) -> Any:
     exec(f"type {name} = __given__()", space)  # noqa: S102 - Python 3.12, and looked up when it is asked for
     _spaces[id(space[name])] = space
     return space[name]
+
+
+def make_generic_alias(kind: Any, name: str, module: str, value: Any, type_params: tuple[Any, ...]) -> Any:
+    """Do what ``type NAME[T] = …`` does in a module: Python asks who calls this in which one that is."""
+    space = {"__name__": module, "made": functools.partial(kind, name, value, type_params=type_params)}
+    return eval("made()", space)  # noqa: S307 - as above
 
 
 def _give_value(alias: Any, state: tuple[Any]) -> None:
