@@ -43,3 +43,19 @@ class DistantStore:
                 self.waiting_for.discard(each)
                 self._together.wait()
                 return
+
+
+class AtOnce:
+    """A context that counts how many threads are in it at once at most."""
+
+    def __init__(self) -> None:
+        self.most, self._inside, self._lock = 0, 0, threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1

@@ -104,6 +104,5 @@ def globals_of(function: FunctionType) -> dict[str, Any]:
 def forward_reference(it: Any) -> tuple[Any, ...]:
     """Reduce a ``ForwardRef`` without what it would be evaluated with: that is all of a class."""
     kind: Any = type(it)
-    return functools.partial(kind, module=it.__forward_module__, is_class=it.__forward_is_class__), (
-        it.__forward_arg__,
-    )
+    make = functools.partial(kind, module=it.__forward_module__, is_class=it.__forward_is_class__)
+    return make, (it.__forward_arg__,)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from servers.distant import AtOnce
 
 from kinetic._jobs import activity, locate, resource_usage, submit
 from kinetic._jobs.status import Snapshot
@@ -197,16 +198,11 @@ def test_each_job_of_a_list_has_its_own_progress_whoever_answers_first(monkeypat
 def test_a_list_of_slices_reads_the_pages_of_their_hosts_with_at_most_64_requests_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lock, running, most = threading.Lock(), 0, 0
+    requests = AtOnce()
 
     def read() -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.01)
-        with lock:
-            running -= 1
+        with requests:
+            time.sleep(0.01)
 
     def ask(_: JobRecord) -> Progress:
         locate.in_order([("gs://far/away", read)] * 16)
@@ -217,4 +213,4 @@ def test_a_list_of_slices_reads_the_pages_of_their_hosts_with_at_most_64_request
     jobs = [JobRecord(**about | {"job_id": f"tpu-f-{number}"}) for number in range(20)]
 
     assert len(activity.progress_of_many(jobs)) == 20
-    assert most <= 64
+    assert requests.most <= 64

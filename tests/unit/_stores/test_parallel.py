@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from servers.distant import AtOnce
 
 import kinetic
 from kinetic._stores import parallel
@@ -50,40 +51,29 @@ def test_results_come_in_the_order_in_which_they_finish(store):
 
 
 def test_as_many_run_at_once_as_the_limit_says_and_no_more(store):
-    meet = threading.Barrier(5)
-    lock, running, most = threading.Lock(), 0, 0
+    meet, tasks = threading.Barrier(5), AtOnce()
 
     def task():
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        meet.wait(10)  # passes only while five run at once
-        with lock:
-            running -= 1
+        with tasks:
+            meet.wait(10)  # passes only while five run at once
 
     assert len(list(parallel.in_parallel(store, [task] * 50, limit=5))) == 50
-    assert most == 5
+    assert tasks.most == 5
 
 
 def most_at_once(tasks, each):
     """Run tasks side by side, each of which runs others side by side; return how many of these ran at once at most."""
-    lock, running, most = threading.Lock(), 0, 0
+    requests = AtOnce()
 
     def request():
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.01)
-        with lock:
-            running -= 1
+        with requests:
+            time.sleep(0.01)
 
     def task():
         return len([*parallel.in_shares([request] * each, most=each)])
 
     assert [*parallel.in_shares([task] * tasks, most=tasks)] == [each] * tasks
-    return most
+    return requests.most
 
 
 def test_tasks_that_run_side_by_side_share_the_requests_that_they_make_side_by_side():
